@@ -10,12 +10,12 @@ export ISOLET_ROOT ISOLET_CACHE
 say() { printf '\033[1m==>\033[0m %s\n' "$*" >&2; }
 die() { printf 'error: %s\n' "$*" >&2; exit 1; }
 
-# python_env: makes (once for each pyproject.toml) a virtual environment with the project's
+# python_env: makes (once for each lock file) a virtual environment with the project's
 # dependencies and prints its path. The project itself is put on PYTHONPATH, not installed, so one
 # environment serves every clone.
 python_env() {
   local key env
-  key=$(sha256sum "$ISOLET_ROOT/pyproject.toml" "$ISOLET_ROOT/hack/requirements.lock" | sha256sum | cut -c1-16)
+  key=$(sha256sum "$ISOLET_ROOT/hack/requirements.lock" | cut -c1-16)
   env=$ISOLET_CACHE/python/$key
   if [ ! -e "$env/.ready" ]; then
     say "Python environment (once, about a minute)"

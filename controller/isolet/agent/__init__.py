@@ -1,0 +1,1 @@
+"""The node side: makes one Docker daemon be what is wanted."""

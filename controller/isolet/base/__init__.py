@@ -1,0 +1,1 @@
+"""The bottom layer: clock, errors, names, logs. Standard library only."""

@@ -1,0 +1,1 @@
+"""How the operator reaches an agent."""

@@ -1,0 +1,1 @@
+"""The Kubernetes side: watch, decide, tell agents what to want, write status."""

@@ -1,0 +1,1 @@
+"""What the operator and an agent say to each other."""

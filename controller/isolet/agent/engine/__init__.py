@@ -1,0 +1,1 @@
+"""What the agent needs of a container engine, and the implementations of it."""

@@ -1,0 +1,1 @@
+"""What the agent has promised and how far it has come, durable."""

@@ -1,0 +1,94 @@
+"""The agent's store: one record an Execution, changed by compare-and-set.
+
+It says what is owned and which step was reached; the engine's list says what exists. One agent
+holds a state folder at a time (a lock on a file in it), and the folder must be on a local file
+system: SQLite's locks cannot be trusted on a network one (seed 004, "Do not use NFS").
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol
+
+from isolet.plan.sandbox_model import SandboxRecord
+from isolet.wire.base import Fence
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Tombstone:
+    """A uid that was here and must not run here again."""
+
+    uid: str
+    namespace: str
+    name: str
+    spec_digest: str
+    buried_at: datetime
+
+
+class Store(Protocol):
+    """Durable records. Every write is on disk when the call returns."""
+
+    epoch: str
+    """Random identity of this store, made with it."""
+
+    async def get(self, uid: str) -> SandboxRecord | None:
+        """The record, or None."""
+        ...
+
+    async def list(self) -> Sequence[SandboxRecord]:
+        """All records, ordered by created_at, then uid."""
+        ...
+
+    async def add(self, record: SandboxRecord) -> SandboxRecord:
+        """Insert; returns it with revision 1 and its sequence.
+
+        Raises:
+            Conflict: the uid has a record, or a tombstone (reason `AlreadyEnded`).
+        """
+        ...
+
+    async def update(self, record: SandboxRecord) -> SandboxRecord:
+        """Write `record` if the stored revision is still `record.revision`.
+
+        Returns it with the next revision and a new sequence. uid, namespace, name, spec_digest and
+        created_at never change.
+
+        Raises:
+            Conflict: the stored revision differs (reason `StaleRevision`).
+            NotFound: there is no such record.
+        """
+        ...
+
+    async def bury(self, uid: str, *, at: datetime) -> int:
+        """Replace the record by a tombstone in one transaction; returns the sequence of that.
+
+        Burying a uid that has no record writes the tombstone all the same.
+        """
+        ...
+
+    async def tombstone(self, uid: str) -> Tombstone | None:
+        """The tombstone of `uid`, if it has one."""
+        ...
+
+    async def purge_tombstones(self, *, before: datetime, limit: int = 4096) -> int:
+        """Forget tombstones buried before the given time (exclusive); returns how many."""
+        ...
+
+    async def changed_since(
+        self, sequence: int
+    ) -> tuple[Sequence[SandboxRecord], Sequence[Tombstone], int]:
+        """Records and tombstones changed after `sequence`, and the newest sequence."""
+        ...
+
+    async def check_fence(self, fence: Fence) -> None:
+        """Obey this fence or a newer one from now on.
+
+        Raises:
+            Fenced: an equal Lease with more transitions, or a Lease that came after this one, has
+                been obeyed.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Flush and let go of the folder."""
+        ...

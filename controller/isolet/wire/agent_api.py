@@ -7,7 +7,13 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Literal, Protocol
 
 from isolet.wire.base import Fence, Wire
-from isolet.wire.execution import ExecRequest, ExecResult, ExecutionObserved, ExecutionWanted
+from isolet.wire.execution import (
+    Amendment,
+    ExecRequest,
+    ExecResult,
+    ExecutionObserved,
+    ExecutionWanted,
+)
 from isolet.wire.node import NodeObserved, Stray
 
 
@@ -52,6 +58,10 @@ class AgentAPI(Protocol):
             Refused: the node's policy file forbids it.
             Unavailable: the node is full (`NodeFull`) or the engine is not qualified.
         """
+        ...
+
+    async def amend(self, uid: str, change: Amendment, fence: Fence | None) -> ExecutionObserved:
+        """Change what is mutable. Raises NotFound, Fenced, Refused (deadline over the maximum)."""
         ...
 
     async def remove(self, uid: str, fence: Fence | None) -> ExecutionObserved:

@@ -115,6 +115,19 @@ class ExecutionWanted(Wire):
     """Why `state` is Terminated when it is not the user's own wish, such as `Drained`."""
 
 
+class Amendment(Wire):
+    """The mutable part of `ExecutionWanted` alone.
+
+    Sent once the spec is no longer needed, so that a Secret that has vanished since the start never
+    stands in the way of ending what it was used for.
+    """
+
+    generation: int = 0
+    active_deadline_seconds: int = Field(ge=1, le=86_400)
+    state: State = State.RUNNING
+    stop_reason: str | None = None
+
+
 class Outcome(Wire):
     """How an Execution ended. Recorded once and never changed."""
 

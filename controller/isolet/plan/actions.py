@@ -1,0 +1,203 @@
+"""What the operator's plans ask for, as data. `apply` performs them in order.
+
+Apply stops at the first action that fails and keeps a `model.Failure` of it; the next pass computes
+afresh. Every action can be repeated. An answer of an agent (`ExecutionObserved`) goes into the
+operator's view of that node at once, before the next pass.
+"""
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+
+from isolet.api import execution as api
+from isolet.api import executionnode
+from isolet.plan.model import ObjectRef
+from isolet.wire.execution import Amendment, ExecutionWanted
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Bind:
+    """ONE merge-patch at `object.resource_version`: finalizer, `spec.nodeName`, binding annotation.
+
+    The finalizer is added by value to those in `finalizers`, which are the object's own.
+    """
+
+    object: ObjectRef
+    node: str
+    annotation: str
+    """The value of `binding.ANNOTATION`."""
+    finalizers: tuple[str, ...]
+    """The whole list to write, ours included."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Put:
+    """`AgentAPI.put`. Only ever after the binding is stored."""
+
+    node: str
+    wanted: ExecutionWanted = field(repr=False)
+    """Holds env values."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Amend:
+    """`AgentAPI.amend`."""
+
+    node: str
+    uid: str
+    change: Amendment
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Remove:
+    """`AgentAPI.remove`."""
+
+    node: str
+    uid: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Release:
+    """Merge-patch of the finalizer list at `object.resource_version`, without ours."""
+
+    object: ObjectRef
+    finalizers: tuple[str, ...]
+    """The whole list to write, ours taken out."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DeleteObject:
+    """Delete with uid and resource version as preconditions. An absent object is a success."""
+
+    object: ObjectRef
+
+
+class EventType(StrEnum):
+    """As in core/v1."""
+
+    NORMAL = "Normal"
+    WARNING = "Warning"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Emit:
+    """An Event. Told once for each `key`: the recorder names the Event after it.
+
+    A failure to write it is logged and never stops the actions after it.
+    """
+
+    object: ObjectRef
+    type: EventType
+    reason: str
+    message: str
+    key: str
+
+
+class Cause(StrEnum):
+    """Why an object was given up without its agent's word."""
+
+    NODE_DELETED = "NodeDeleted"
+    OUT_OF_SERVICE = "OutOfService"
+    NODE_REPLACED = "NodeReplaced"
+    """The agent is back with another boot or store, and without the object."""
+    FORCED = "Forced"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Tombstone:
+    """What must still be removed from `node`, should it come back. Outlives object and node."""
+
+    uid: str
+    namespace: str
+    name: str
+    node: str
+    cause: Cause
+    detail: str = ""
+    """For `Forced`: the reason that the annotation gave."""
+    written_at: datetime
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WriteTombstone:
+    """Store a tombstone; one that is there already, by uid and node, is kept."""
+
+    tombstone: Tombstone
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DropTombstone:
+    """Forget a tombstone."""
+
+    uid: str
+    node: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RemoveStrays:
+    """`AgentAPI.remove_strays`."""
+
+    node: str
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Alert:
+    """Someone must look: a warning Event on the node, a metric, a log line; once for each `key`."""
+
+    node: str
+    reason: str
+    message: str
+    key: str
+
+
+Action = (
+    Bind
+    | Put
+    | Amend
+    | Remove
+    | Release
+    | DeleteObject
+    | Emit
+    | WriteTombstone
+    | DropTombstone
+    | RemoveStrays
+    | Alert
+)
+
+
+class Flag(StrEnum):
+    """What a metric counts objects by."""
+
+    CLEANUP_BLOCKED = "cleanup_blocked"
+    UNSCHEDULABLE = "unschedulable"
+    AWAITING_INPUTS = "awaiting_inputs"
+    NODE_UNREACHABLE = "node_unreachable"
+    INVALID = "invalid"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plan:
+    """What to do about one Execution, what to say of it, and when to look again.
+
+    No action, no status to write and no `look_again_at`: nothing to do until something changes.
+    """
+
+    actions: tuple[Action, ...] = ()
+    status: api.ExecutionStatus
+    """The whole status as it is now known."""
+    write_status: bool = False
+    """Whether `status` differs from the stored one in something worth a write now."""
+    look_again_at: datetime | None = None
+    """Always later than now."""
+    flags: frozenset[Flag] = frozenset()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NodePlan:
+    """What to say of one node, and how soon to look again."""
+
+    status: executionnode.ExecutionNodeStatus
+    write_status: bool = False
+    look_again_in: float | None = None
+    """Seconds, always greater than 0."""
+    actions: tuple[Action, ...] = ()

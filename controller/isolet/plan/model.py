@@ -1,0 +1,249 @@
+"""What the operator's plans read: an object, what is known of the world around it, and now.
+
+`observe` makes these values, once a pass; the plans read nothing else. A fact is known, absent, or
+unknown: a read that failed is `Unknown` and never `Absent`, and a plan waits for it. Values of
+Secrets are in `Input.data` and in the `Put` that carries them, and nowhere else.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, Generic, TypeVar
+
+import pydantic
+
+from isolet.api import execution as api
+from isolet.api import executionclass, executionnode, meta
+from isolet.base import errors
+from isolet.wire.execution import ExecutionObserved
+from isolet.wire.node import Amounts, NodeObserved
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Known(Generic[T]):
+    """It was read, and this is it."""
+
+    value: T
+
+
+@dataclass(frozen=True, slots=True)
+class Absent:
+    """It was looked for and is not there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """It could not be read, or has not been yet."""
+
+    why: str = "not read yet"
+
+
+Fact = Known[T] | Absent | Unknown
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ObjectRef:
+    """One object at one version, for a write that must not hit another."""
+
+    kind: str
+    namespace: str
+    name: str
+    uid: str
+    resource_version: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ExecutionFacts:
+    """An Execution as the API server has it, also one whose spec cannot be read.
+
+    `spec` is None exactly when `invalid` says why; metadata, node and status are read for
+    themselves, so that an object no version of Isolet understands can still be deleted.
+    """
+
+    metadata: meta.ObjectMeta
+    node_name: str | None = None
+    spec: api.ExecutionSpec | None = None
+    invalid: str = ""
+    status: api.ExecutionStatus = field(default_factory=api.ExecutionStatus)
+
+    @property
+    def uid(self) -> str:
+        """The object's uid."""
+        return self.metadata.uid
+
+    @property
+    def deleting(self) -> bool:
+        """Whether its deletion was asked for."""
+        return self.metadata.deletion_timestamp is not None
+
+    @property
+    def ref(self) -> ObjectRef:
+        """The object at the version that was read."""
+        return ObjectRef(
+            kind=api.KIND,
+            namespace=self.metadata.namespace or "",
+            name=self.metadata.name,
+            uid=self.metadata.uid,
+            resource_version=self.metadata.resource_version,
+        )
+
+
+def read_execution(raw: Mapping[str, Any]) -> ExecutionFacts:
+    """An Execution from what the API server sent. Never raises on data the server can hold."""
+    spec = raw.get("spec")
+    spec = spec if isinstance(spec, Mapping) else {}
+    node = spec.get("nodeName")
+    parsed: api.ExecutionSpec | None = None
+    invalid = ""
+    try:
+        parsed = api.ExecutionSpec.model_validate(spec)
+    except pydantic.ValidationError as error:
+        invalid = explain(error)
+    return ExecutionFacts(
+        metadata=meta.ObjectMeta.model_validate(raw["metadata"]),
+        node_name=node if isinstance(node, str) and node else None,
+        spec=parsed,
+        invalid=invalid,
+        status=_read_status(raw.get("status")),
+    )
+
+
+def explain(error: pydantic.ValidationError) -> str:
+    """Field and rule of each mistake, without the value: it may be a secret in a wrong place."""
+    lines = (
+        f"spec.{'.'.join(map(str, item['loc']))}: {item['msg']}"
+        for item in error.errors(include_input=False, include_url=False, include_context=False)
+    )
+    return "; ".join(lines)
+
+
+def _read_status(raw: object) -> api.ExecutionStatus:
+    try:
+        return api.ExecutionStatus.model_validate(raw or {})
+    except pydantic.ValidationError:
+        # Written by something else; the facts give a whole new one.
+        return api.ExecutionStatus()
+
+
+@dataclass(frozen=True, slots=True)
+class InputRef:
+    """A Secret or ConfigMap that an object's environment names."""
+
+    kind: str
+    """Secret or ConfigMap."""
+    name: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Input:
+    """A Secret or ConfigMap that was read."""
+
+    uid: str
+    resource_version: str
+    data: Mapping[str, bytes] = field(default_factory=dict, repr=False)
+    """Decoded values by key. Kept out of `repr`, so that no log or assertion shows them."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NodeFacts:
+    """One node, as its object, its agent and the operator's own watching of it tell."""
+
+    object: executionnode.ExecutionNode
+    report: NodeObserved | None = None
+    """The agent's last account, kept while it cannot be reached; None before the first."""
+    reachable: bool = False
+    """The agent is heard now (`plan.node.is_heard`)."""
+    synced: bool = False
+    """A complete snapshot of this agent's epoch was read since this leader began, and its changes
+    have been followed since. Stays true while the agent cannot be reached: nobody else gives it
+    work. Back to false when its epoch changes, until the new snapshot is read."""
+    record: Fact[ExecutionObserved] = field(default_factory=Unknown)
+    """This agent's record of the uid in question: the newest answer, snapshot entry or change.
+    Absent only when `synced`, or on the agent's own NotFound; Unknown before."""
+    promised: Amounts = Amounts()
+    """Bound to this node but not yet in the agent's `allocated` (`plan.placement.promised`)."""
+
+    @property
+    def name(self) -> str:
+        """The node's name."""
+        return self.object.metadata.name
+
+
+class ErrorKind(StrEnum):
+    """What a failed call means for whoever decides next."""
+
+    INVALID = "Invalid"
+    REFUSED = "Refused"
+    NOT_FOUND = "NotFound"
+    CONFLICT = "Conflict"
+    FENCED = "Fenced"
+    UNAVAILABLE = "Unavailable"
+    UNCONFIRMED = "Unconfirmed"
+    OTHER = "Other"
+
+
+_KINDS: tuple[tuple[type[BaseException], ErrorKind], ...] = (
+    (errors.Invalid, ErrorKind.INVALID),
+    (errors.Refused, ErrorKind.REFUSED),
+    (errors.NotFound, ErrorKind.NOT_FOUND),
+    (errors.Fenced, ErrorKind.FENCED),
+    (errors.Conflict, ErrorKind.CONFLICT),
+    (errors.Unconfirmed, ErrorKind.UNCONFIRMED),
+    (errors.Unavailable, ErrorKind.UNAVAILABLE),
+)
+"""Subclasses stand before their bases."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Failure:
+    """The action of the last pass that failed; later ones of that pass were not tried.
+
+    The shell keeps it for the object until a pass in which every action succeeded.
+    """
+
+    action: str
+    """Name of the action's class, such as `Put`."""
+    node: str = ""
+    """The agent that was asked; empty for the API server."""
+    kind: ErrorKind
+    reason: str
+    message: str
+    retry_after: float = 1.0
+
+
+def failure_of(action: object, error: BaseException) -> Failure:
+    """What to remember of an action that failed."""
+    kind = next((kind for cls, kind in _KINDS if isinstance(error, cls)), ErrorKind.OTHER)
+    known = error if isinstance(error, errors.IsoletError) else None
+    return Failure(
+        action=type(action).__name__,
+        node=str(getattr(action, "node", "")),
+        kind=kind,
+        reason=known.reason if known else "InternalError",
+        message=known.message if known else type(error).__name__,
+        retry_after=known.retry_after if isinstance(known, errors.Unavailable) else 1.0,
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Observed:
+    """Everything one pass over one Execution knows."""
+
+    object: ExecutionFacts
+    namespace_labels: Fact[Mapping[str, str]] = field(default_factory=Unknown)
+    classes: Fact[tuple[executionclass.ExecutionClass, ...]] = field(default_factory=Unknown)
+    """All classes of the cluster (a complete list, maybe empty), or Unknown."""
+    inputs: Mapping[InputRef, Fact[Input]] = field(default_factory=dict)
+    """What `plan.binding.inputs_of` names; one that is missing here is Unknown."""
+    nodes: tuple[NodeFacts, ...] = ()
+    """One for each ExecutionNode object."""
+    nodes_complete: bool = False
+    """`nodes` is a complete list: a name that is not in it has no object."""
+    leader_since: datetime
+    """When this leader began, by its own wall clock."""
+    failure: Failure | None = None
+    now: datetime
+    """Wall time, UTC."""

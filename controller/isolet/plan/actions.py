@@ -5,13 +5,14 @@ afresh. Every action can be repeated. An answer of an agent (`ExecutionObserved`
 operator's view of that node at once, before the next pass.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
 from isolet.api import execution as api
 from isolet.api import executionnode
-from isolet.plan.model import ObjectRef
+from isolet.plan.model import Held, ObjectRef, Tombstone
 from isolet.wire.execution import Amendment, ExecutionWanted
 
 
@@ -91,30 +92,6 @@ class Emit:
     reason: str
     message: str
     key: str
-
-
-class Cause(StrEnum):
-    """Why an object was given up without its agent's word."""
-
-    NODE_DELETED = "NodeDeleted"
-    OUT_OF_SERVICE = "OutOfService"
-    NODE_REPLACED = "NodeReplaced"
-    """The agent is back with another boot or store, and without the object."""
-    FORCED = "Forced"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Tombstone:
-    """What must still be removed from `node`, should it come back. Outlives object and node."""
-
-    uid: str
-    namespace: str
-    name: str
-    node: str
-    cause: Cause
-    detail: str = ""
-    """For `Forced`: the reason that the annotation gave."""
-    written_at: datetime
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -201,3 +178,17 @@ class NodePlan:
     look_again_in: float | None = None
     """Seconds, always greater than 0."""
     actions: tuple[Action, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OrphanPlan:
+    """What to remove, and what was found. `suspects` goes into the next pass as it is."""
+
+    actions: tuple[Action, ...] = ()
+    suspects: Mapping[Held, float] = field(default_factory=dict)
+    orphans: Mapping[str, int] = field(default_factory=dict)
+    """How many confirmed orphans each node holds, for a metric."""
+    stopped: frozenset[str] = frozenset()
+    """Nodes whose orphans the circuit breaker keeps."""
+    look_again_in: float
+    """Seconds, always greater than 0."""

@@ -247,3 +247,110 @@ class Observed:
     failure: Failure | None = None
     now: datetime
     """Wall time, UTC."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Contact:
+    """How this operator hears one agent, on the operator's own monotonic clock."""
+
+    watched_since: float
+    """When this leader first tried."""
+    heard_at: float | None = None
+    """When anything last came that had not been seen before: an answer, a change, a bookmark."""
+    problem: str = ""
+    """Why it is not heard, as far as the last attempt tells."""
+    now: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NodePass:
+    """Everything one pass over one ExecutionNode knows."""
+
+    object: executionnode.ExecutionNode
+    contact: Contact
+    report: NodeObserved | None = None
+    """The agent's last account, whenever that was."""
+    installation: str = ""
+    """The operator's own installation; an agent of another one is not ours to use."""
+    remaining: int | None = None
+    """Executions bound to it that have not finished; None while that is not known."""
+    now: datetime
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ObjectList:
+    """One complete list of all Executions, as uids. Never made of a list that broke off."""
+
+    uids: frozenset[str]
+    started_at: float
+    """Monotonic time right before the list's first page was asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A thing that an agent holds: a record (`name` empty) or a stray, with its uid."""
+
+    node: str
+    epoch: str
+    uid: str
+    name: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OrphanNode:
+    """What one agent holds, for the orphan pass."""
+
+    object: executionnode.ExecutionNode
+    report: NodeObserved | None
+    reachable: bool
+    synced: bool
+    records: tuple[ExecutionObserved, ...] = ()
+    """All records of this agent's epoch, as the operator follows them."""
+
+
+class Cause(StrEnum):
+    """Why an object was given up without its agent's word."""
+
+    NODE_DELETED = "NodeDeleted"
+    OUT_OF_SERVICE = "OutOfService"
+    NODE_REPLACED = "NodeReplaced"
+    """The agent is back with another boot or store, and without the object."""
+    FORCED = "Forced"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Tombstone:
+    """What must still be removed from `node`, should it come back. Outlives object and node."""
+
+    uid: str
+    namespace: str
+    name: str
+    node: str
+    cause: Cause
+    detail: str = ""
+    """For `Forced`: the reason that the annotation gave."""
+    written_at: datetime
+
+
+class OrphanPolicy(StrEnum):
+    """What is done about things whose object is gone."""
+
+    REPORT = "Report"
+    REMOVE = "Remove"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OrphanPass:
+    """Everything one orphan pass knows. Times are of the operator's monotonic clock."""
+
+    lists: tuple[ObjectList, ...] = ()
+    """The last two complete lists since this leader began, the older one first."""
+    nodes: tuple[OrphanNode, ...] = ()
+    nodes_complete: bool = False
+    tombstones: tuple[Tombstone, ...] = ()
+    tombstones_complete: bool = False
+    suspects: Mapping[Held, float] = field(default_factory=dict)
+    """What the pass before returned: since when each has been without an object."""
+    policy: OrphanPolicy = OrphanPolicy.REMOVE
+    monotonic: float
+    now: datetime

@@ -1,0 +1,276 @@
+"""ExecutionClass: what an administrator reviewed, and for whom."""
+
+from enum import StrEnum
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from isolet.api import bounds, fields, meta, rules, sandbox
+from isolet.api.conditions import Conditions
+from isolet.base import imageref
+
+KIND = "ExecutionClass"
+PLURAL = "executionclasses"
+
+
+class SelectorOperator(StrEnum):
+    """How a label is compared."""
+
+    IN = "In"
+    NOT_IN = "NotIn"
+    EXISTS = "Exists"
+    DOES_NOT_EXIST = "DoesNotExist"
+
+
+class SelectorRequirement(meta.Model):
+    """One requirement on a label."""
+
+    model_config = rules.on_model(
+        rules.Rule(
+            rule=(
+                "self.operator in ['In', 'NotIn'] ? has(self.values) && size(self.values) > 0"
+                " : !has(self.values) || size(self.values) == 0"
+            ),
+            message="In and NotIn need values; Exists and DoesNotExist take none",
+        )
+    )
+
+    key: meta.LabelKey
+    """Key of the label."""
+    operator: SelectorOperator
+    """In, NotIn, Exists or DoesNotExist."""
+    values: Annotated[tuple[meta.LabelValue, ...], Field(max_length=64), rules.ATOMIC] | None = None
+    """Values for In and NotIn."""
+
+
+class LabelSelector(meta.Model):
+    """Which labels something must have; empty means any."""
+
+    match_labels: meta.Labels | None = None
+    """Labels with exactly these values."""
+    match_expressions: (
+        Annotated[tuple[SelectorRequirement, ...], Field(max_length=32), rules.ATOMIC] | None
+    ) = None
+    """Further requirements; all must hold."""
+
+    def matches(self, labels: dict[str, str]) -> bool:
+        """Whether these labels satisfy every requirement."""
+        exact = (self.match_labels or {}).items()
+        return all(labels.get(key) == value for key, value in exact) and all(
+            _holds(requirement, labels) for requirement in self.match_expressions or ()
+        )
+
+
+def _holds(requirement: SelectorRequirement, labels: dict[str, str]) -> bool:
+    value = labels.get(requirement.key)
+    match requirement.operator:
+        case SelectorOperator.IN:
+            return value is not None and value in (requirement.values or ())
+        case SelectorOperator.NOT_IN:
+            return value is None or value not in (requirement.values or ())
+        case SelectorOperator.EXISTS:
+            return value is not None
+        case SelectorOperator.DOES_NOT_EXIST:
+            return value is None
+
+
+class Images(meta.Model):
+    """Images that may run."""
+
+    model_config = rules.on_model(
+        rules.Rule(
+            rule=(
+                "self.resolveTags || self.allowed.all(i,"
+                f" i.matches({rules.quote(imageref.PINNED_PATTERN)}))"
+            ),
+            message="a tag is allowed only where resolveTags is true",
+            field=".allowed",
+        ),
+        rules.Rule(
+            rule="!has(self.default) || self.default in self.allowed",
+            message="the default image must be one of the allowed ones",
+            field=".default",
+        ),
+    )
+
+    allowed: Annotated[tuple[fields.Image, ...], Field(min_length=1, max_length=128), rules.SET]
+    """Images that may run, each written exactly as it will be asked for."""
+    default: fields.Image | None = None
+    """Image of whoever names none."""
+    resolve_tags: meta.Bool = False
+    """Allows name:tag. A tag is resolved to the id of a local image when a node is bound, and the
+    id is recorded; nothing is pulled."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if not self.resolve_tags and not all(map(imageref.is_pinned, self.allowed)):
+            raise ValueError("a tag is allowed only where resolveTags is true")
+        if self.default is not None and self.default not in self.allowed:
+            raise ValueError("the default image must be one of the allowed ones")
+        return self
+
+
+UserId = Annotated[meta.Int64, Field(ge=1, le=4_294_967_294)]
+
+
+class User(meta.Model):
+    """Who the sandbox's processes are; never root."""
+
+    uid: UserId = 65532
+    """User id, from 1 to 4294967294."""
+    gid: UserId = 65532
+    """Group id, from 1 to 4294967294."""
+
+    def __str__(self) -> str:
+        """As engines want it: `uid:gid`."""
+        return f"{self.uid}:{self.gid}"
+
+
+class ClassResources(meta.Model):
+    """Bounds of a sandbox."""
+
+    model_config = rules.on_model(
+        *(
+            rules.Rule(
+                rule=(
+                    f"!has(self.default) || !has(self.default.{name}) || "
+                    + (
+                        f"self.default.{name} <= self.maximum.{name}"
+                        if name == "pids"
+                        else f"quantity(self.default.{name})"
+                        f".compareTo(quantity(self.maximum.{name})) <= 0"
+                    )
+                ),
+                message=f"the default {name} is over the maximum",
+                field=".default",
+            )
+            for name in bounds.NAMES
+        )
+    )
+
+    default: bounds.Resources | None = None
+    """Bounds of whoever gives none of their own. One that is absent here must be given by each
+    object."""
+    maximum: bounds.Maximum
+    """The most that can be asked for."""
+
+
+class Tmp(meta.Model):
+    """How /tmp is mounted."""
+
+    exec: meta.Bool = False
+    """Whether programs may be run from /tmp."""
+
+
+class ClassWorkspace(meta.Model):
+    """What workspaces may be."""
+
+    model_config = rules.on_model(
+        rules.Rule(
+            rule="self.exec || !self.media.exists(m, m == 'Disk')",
+            message="exec: false needs media: [Memory]: gVisor does not enforce it on a disk",
+            field=".exec",
+        )
+    )
+
+    media: Annotated[tuple[sandbox.Medium, ...], Field(min_length=1, max_length=2), rules.SET] = (
+        sandbox.Medium.DISK,
+        sandbox.Medium.MEMORY,
+    )
+    """Media that may be asked for."""
+    exec: meta.Bool = True
+    """Whether programs may be run from the workspace."""
+    git_repositories: (
+        Annotated[tuple[fields.Repository, ...], Field(max_length=256), rules.SET] | None
+    ) = None
+    """Names of Git repositories that a workspace may start from. Absent: none."""
+    default_retain_seconds: sandbox.RetainSeconds = 0
+    """How long sandbox and workspace are kept after the end where the object does not say."""
+    maximum_retain_seconds: sandbox.RetainSeconds = 3600
+    """The longest that an object may ask for."""
+
+
+class ClassEnv(meta.Model):
+    """What the environment may hold."""
+
+    allow_secret_refs: meta.Bool = False
+    """Whether values may be taken from Secrets of the object's namespace."""
+
+
+class Deadlines(meta.Model):
+    """How long things may take."""
+
+    model_config = rules.on_model(
+        rules.Rule(
+            rule="self.defaultSeconds <= self.maximumSeconds",
+            message="the default deadline is over the maximum",
+            field=".defaultSeconds",
+        )
+    )
+
+    default_seconds: sandbox.Seconds = 600
+    """Deadline of whoever gives none, counted from the start."""
+    maximum_seconds: sandbox.Seconds = 3600
+    """The longest deadline, extensions included."""
+    idle_timeout_seconds: sandbox.Seconds | None = None
+    """Idle timeout of sessions that give none. Absent: they may be idle up to their deadline."""
+    maximum_idle_timeout_seconds: sandbox.Seconds | None = None
+    """The longest idle timeout of a session. Absent: any."""
+    scheduling_deadline_seconds: sandbox.SchedulingSeconds | None = None
+    """How long an object that does not say may wait for room. Absent: for ever."""
+
+
+class ExecutionClassSpec(meta.Model):
+    """What may run, how, and for whom."""
+
+    model_config = rules.on_model(
+        rules.Rule(
+            rule=("self.workspace.defaultRetainSeconds <= self.workspace.maximumRetainSeconds"),
+            message="the default retention is over the maximum",
+            field=".workspace",
+        )
+    )
+
+    images: Images
+    """Images that may run."""
+    namespace_selector: LabelSelector
+    """Namespaces that may use the class, by their labels; {} means all. Checked when an object is
+    created and again when it is bound."""
+    resources: ClassResources
+    """Bounds of a sandbox."""
+    runtime_handler: fields.RuntimeHandler = "runsc"
+    """Runtime in the node's engine. Anything but runsc is less isolated, meant for trusted work,
+    and runs only where the node's own policy names it. There is no fallback."""
+    user: User = User()
+    """User and group of the sandbox's processes."""
+    tmp: Tmp = Tmp()
+    """How /tmp is mounted."""
+    workspace: ClassWorkspace = ClassWorkspace()
+    """What workspaces may be."""
+    env: ClassEnv = ClassEnv()
+    """What the environment may hold."""
+    deadlines: Deadlines = Deadlines()
+    """How long things may take."""
+    node_selector: meta.Labels | None = None
+    """Labels that an ExecutionNode must have to run this class."""
+    is_default: meta.Bool = False
+    """Whether objects that name no class get this one. At most one class may say so."""
+
+
+class ExecutionClassStatus(meta.Model):
+    """What was seen."""
+
+    observed_generation: meta.Int64 | None = None
+    """The generation of the spec that this status speaks of."""
+    conditions: Conditions = ()
+    """Ready: some node can run the class."""
+
+
+class ExecutionClass(meta.Resource):
+    """What an administrator reviewed: images, bounds, runtime and options, and for whom."""
+
+    kind: Literal["ExecutionClass"] = "ExecutionClass"
+    spec: ExecutionClassSpec
+    """What may run, how, and for whom. An edit never touches what is already bound."""
+    status: ExecutionClassStatus = Field(default_factory=ExecutionClassStatus)
+    """What was seen."""

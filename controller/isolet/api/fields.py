@@ -1,0 +1,219 @@
+"""Field types that several kinds share: quantities, images, paths, revisions.
+
+Each has one form that is documented, checked by the API server (pattern or CEL) and by Python, from
+the same constants.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, GetCoreSchemaHandler, GetJsonSchemaHandler, StringConstraints
+from pydantic_core import core_schema
+
+from isolet.api import rules
+from isolet.base import imageref, quantity
+
+BYTES_PATTERN = (
+    "^(?:[0-9]{1,18}|[0-9]{1,6}(?:\\.[0-9]{1,3})?(?:Ki|Mi|Gi|Ti|k|M|G|T)|[0-9]{1,6}[eE][0-9]{1,2})$"
+)
+"""Sizes: plain bytes, a number with a suffix, or an exponent. No sign, no fraction of a byte."""
+
+CPU_PATTERN = "^(?:[0-9]{1,3}(?:\\.[0-9]{1,3})?|[0-9]{1,6}m)$"
+"""CPUs: up to three decimals, or thousandths with `m`; nothing finer exists."""
+
+_MAX_QUANTITY_LENGTH = 24
+
+
+@dataclass(frozen=True, slots=True)
+class QuantityRange:
+    """Marks a string as a quantity between two bounds, in Python and in the API server."""
+
+    pattern: str
+    example: str
+    low: str
+    high: str
+
+    def check(self, text: str) -> str:
+        """Refuses what is not a quantity of this range."""
+        if len(text) > _MAX_QUANTITY_LENGTH or not re.fullmatch(self.pattern, text):
+            raise ValueError(f"must be a quantity such as {self.example}")
+        low, value, high = (quantity.parse(q) for q in (self.low, text, self.high))
+        if not low <= value <= high:
+            raise ValueError(f"must be between {self.low} and {self.high}")
+        return text
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> core_schema.CoreSchema:
+        """Adds the check after the string."""
+        return core_schema.no_info_after_validator_function(self.check, handler(source))
+
+    def __get_pydantic_json_schema__(
+        self, core: core_schema.CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        """Adds the same check as CEL: a pattern would name no rule a person understands."""
+        form = f"self.matches({rules.quote(self.pattern)})"
+        between = (
+            f"!{form} || (quantity(self).compareTo(quantity({rules.quote(self.low)})) >= 0"
+            f" && quantity(self).compareTo(quantity({rules.quote(self.high)})) <= 0)"
+        )
+        checks = (
+            rules.Rule(rule=form, message=f"must be a quantity such as {self.example}"),
+            rules.Rule(rule=between, message=f"must be between {self.low} and {self.high}"),
+        )
+        return {
+            **handler(core),
+            "maxLength": _MAX_QUANTITY_LENGTH,
+            rules.VALIDATIONS: [check.document() for check in checks],
+        }
+
+
+def _bytes(low: str, high: str) -> QuantityRange:
+    return QuantityRange(BYTES_PATTERN, "512Mi, 1Gi or 1000M, written as a string", low, high)
+
+
+Cpu = Annotated[
+    str, QuantityRange(CPU_PATTERN, "1, 0.5 or 250m, written as a string", "10m", "128")
+]
+Memory = Annotated[str, _bytes("16Mi", "512Gi")]
+WorkspaceSize = Annotated[str, _bytes("2Mi", "1Ti")]
+TmpSize = Annotated[str, _bytes("1Mi", "512Gi")]
+ShmSize = Annotated[str, _bytes("64Ki", "512Gi")]
+OutputSize = Annotated[str, _bytes("1", "64Mi")]
+
+
+def _check_image(image: str) -> str:
+    if not imageref.is_pinned(image) and not imageref.is_tagged(image):
+        raise ValueError(
+            "must be pinned: name@sha256:<64 lower-case hex digits> or a local image id"
+            " sha256:<64 lower-case hex digits>; or name:tag where the class resolves tags"
+        )
+    return image
+
+
+_IMAGE_RULES = (
+    rules.Rule(
+        rule=f"!self.contains('@') || self.matches({rules.quote(imageref.DIGEST_PATTERN)})",
+        message=(
+            "a digest is written name@sha256:<64 lower-case hex digits>, with no tag beside it"
+        ),
+    ),
+    rules.Rule(
+        rule=f"!self.startsWith('sha256:') || self.matches({rules.quote(imageref.ID_PATTERN)})",
+        message="a local image id is written sha256:<64 lower-case hex digits>",
+    ),
+    rules.Rule(
+        rule=(
+            "self.contains('@') || self.startsWith('sha256:')"
+            f" || self.matches({rules.quote(imageref.TAG_PATTERN)})"
+        ),
+        message=(
+            "must be pinned: name@sha256:<64 lower-case hex digits> or a local image id"
+            " sha256:<64 lower-case hex digits>; or name:tag where the class resolves tags"
+        ),
+    ),
+)
+Image = Annotated[
+    str,
+    StringConstraints(min_length=1, max_length=imageref.MAX_LENGTH),
+    AfterValidator(_check_image),
+    rules.on_field(*_IMAGE_RULES),
+]
+"""An image reference."""
+
+_SEGMENT = "(?:[^/.\\x00][^/\\x00]*|\\.[^/.\\x00][^/\\x00]*|\\.\\.[^/\\x00]+)"
+PATH_PATTERN = f"^{_SEGMENT}(?:/{_SEGMENT})*$"
+"""A relative, normalised path: no `.`, `..`, empty part, leading or trailing slash, or NUL."""
+
+
+def _check_path(path: str) -> str:
+    if not re.fullmatch(PATH_PATTERN.removesuffix("$"), path):
+        raise ValueError(_PATH_MESSAGE)
+    return path
+
+
+def _check_folder(path: str) -> str:
+    return path and _check_path(path)
+
+
+_PATH_MESSAGE = (
+    "must be a normalised path relative to the workspace, such as out/report.txt: no leading or"
+    " trailing slash, no empty, '.' or '..' part"
+)
+Path = Annotated[
+    str,
+    StringConstraints(min_length=1, max_length=4095),
+    AfterValidator(_check_path),
+    rules.on_field(
+        rules.Rule(rule=f"self.matches({rules.quote(PATH_PATTERN)})", message=_PATH_MESSAGE)
+    ),
+]
+"""A file in the workspace."""
+
+Folder = Annotated[
+    str,
+    StringConstraints(max_length=4095),
+    AfterValidator(_check_folder),
+    rules.on_field(
+        rules.Rule(
+            rule=f"self == '' || self.matches({rules.quote(PATH_PATTERN)})", message=_PATH_MESSAGE
+        )
+    ),
+]
+"""A folder in the workspace; empty is the workspace itself."""
+
+REVISION_PATTERN = "^[A-Za-z0-9][A-Za-z0-9._/@{}^~+-]*$"
+_REVISION_MESSAGE = (
+    "must name a commit, branch or tag and begin with a letter or digit; ranges, paths (a:b),"
+    " search (^{/text}) and reflog (@{...}) forms are refused, since what they mean changes"
+)
+
+
+def _check_revision(revision: str) -> str:
+    odd = any(part in revision for part in ("@{", "^{/", ".."))
+    if odd or not re.fullmatch(REVISION_PATTERN.removesuffix("$"), revision):
+        raise ValueError(_REVISION_MESSAGE)
+    return revision
+
+
+Revision = Annotated[
+    str,
+    StringConstraints(min_length=1, max_length=256),
+    AfterValidator(_check_revision),
+    rules.on_field(
+        rules.Rule(
+            rule=(
+                f"self.matches({rules.quote(REVISION_PATTERN)}) && !self.contains('@{{')"
+                " && !self.contains('^{/') && !self.contains('..')"
+            ),
+            message=_REVISION_MESSAGE,
+        )
+    ),
+]
+"""A revision of a Git repository."""
+
+REPOSITORY_PATTERN = "^[A-Za-z0-9][A-Za-z0-9_.-]*(?:/[A-Za-z0-9][A-Za-z0-9_.-]*)*$"
+Repository = Annotated[
+    str, StringConstraints(min_length=1, max_length=253, pattern=REPOSITORY_PATTERN)
+]
+"""The name of a repository that nodes are configured to serve; never a path or a URL."""
+
+RUNTIME_PATTERN = "^[a-z0-9](?:[-a-z0-9_.]*[a-z0-9])?$"
+RuntimeHandler = Annotated[
+    str, StringConstraints(min_length=1, max_length=63, pattern=RUNTIME_PATTERN)
+]
+"""The name of a runtime in the engine's configuration."""
+
+MAX_ARGUMENTS = 512
+MAX_ARGUMENT_BYTES = 131_071
+"""Linux' MAX_ARG_STRLEN without the final NUL."""
+
+MAX_INLINE = 196_608
+"""Characters of arguments, values and contents that one object may carry in all.
+
+An object has to fit a request to etcd (1.5 MiB) at four bytes a character, and `kubectl apply` has
+to be able to copy it into an annotation (256 KiB).
+"""
+
+Argument = Annotated[str, StringConstraints(max_length=MAX_ARGUMENT_BYTES, pattern="^[^\\x00]*$")]

@@ -1,0 +1,56 @@
+"""The schema, as the ordered steps that lead to it. A step, once released, never changes.
+
+`user_version` counts the steps that a file has been through. Any change to the fields of a record
+is a step, even one that adds a field with a default: an older binary would drop it on its next
+write, so it must be refused the file (tests/unit/agent/store pins the fields of each version).
+
+    meta        one row: the identity of the store, and the last sequence number given out
+    records     one Execution each; changed by compare-and-set on `revision`
+    tombstones  uids that must not run here again
+    fences      the Leases obeyed, for each shard in the order in which they came
+"""
+
+APPLICATION_ID = 0x49534F4C
+"""Marks the file as ours ("ISOL"), so that another program's database is never migrated."""
+
+MIGRATIONS: tuple[tuple[str, ...], ...] = (
+    (
+        f"PRAGMA application_id = {APPLICATION_ID}",
+        """CREATE TABLE meta (
+            one INTEGER PRIMARY KEY CHECK (one = 1),
+            epoch TEXT NOT NULL,
+            sequence INTEGER NOT NULL
+        ) STRICT""",
+        """CREATE TABLE records (
+            uid TEXT PRIMARY KEY,
+            namespace TEXT NOT NULL,
+            name TEXT NOT NULL,
+            spec_digest TEXT NOT NULL,
+            created_at INTEGER NOT NULL,
+            step TEXT NOT NULL,
+            removing INTEGER NOT NULL,
+            revision INTEGER NOT NULL,
+            sequence INTEGER NOT NULL UNIQUE,
+            body TEXT NOT NULL
+        ) STRICT""",
+        """CREATE TABLE tombstones (
+            uid TEXT PRIMARY KEY,
+            namespace TEXT NOT NULL,
+            name TEXT NOT NULL,
+            spec_digest TEXT NOT NULL,
+            buried_at INTEGER NOT NULL,
+            sequence INTEGER NOT NULL UNIQUE
+        ) STRICT""",
+        "CREATE INDEX tombstones_by_age ON tombstones (buried_at)",
+        """CREATE TABLE fences (
+            shard TEXT NOT NULL,
+            place INTEGER NOT NULL,
+            lease_uid TEXT NOT NULL,
+            transitions INTEGER NOT NULL,
+            PRIMARY KEY (shard, place)
+        ) STRICT""",
+        "INSERT INTO meta VALUES (1, lower(hex(randomblob(16))), 0)",
+    ),
+)
+
+SCHEMA_VERSION = len(MIGRATIONS)

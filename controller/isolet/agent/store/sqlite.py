@@ -1,0 +1,323 @@
+"""The store on SQLite: WAL, synchronous FULL, one writer, one agent a folder.
+
+Reads go over a connection of their own under a lock, so that two coroutines never share a read
+transaction; each sees everything that was committed when it began.
+"""
+
+import asyncio
+import os
+import sqlite3
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import aiosqlite
+
+from isolet.agent.store import codec, fences, folder, migrations
+from isolet.agent.store.base import Tombstone
+from isolet.agent.store.writer import Transaction, Writer
+from isolet.base import errors
+from isolet.plan.sandbox_model import SandboxRecord
+from isolet.wire.base import Fence
+
+_BUSY_MILLISECONDS = 5000
+_RECORD = ", ".join((*codec.COLUMNS, "body"))
+_TOMBSTONE = ", ".join(codec.TOMBSTONE_COLUMNS)
+
+
+class SQLiteStore:
+    """Implements `isolet.agent.store.base.Store`. Made by `SQLiteStore.open`."""
+
+    def __init__(
+        self,
+        path: Path,
+        lock: int,
+        connections: tuple[aiosqlite.Connection, aiosqlite.Connection],
+        meta: tuple[str, int],
+        obeyed: dict[str, fences.Obeyed],
+    ) -> None:
+        self.epoch, sequence = meta
+        self._path = path
+        self._lock: int | None = lock
+        self._connection, self._reader = connections
+        self._reading = asyncio.Lock()
+        self._writer = Writer(self._connection, path, sequence)
+        self._obeyed = obeyed
+
+    @classmethod
+    async def open(cls, state: Path) -> "SQLiteStore":
+        """Open the store in folder `state`, made if need be.
+
+        Raises:
+            Conflict: another agent holds the folder.
+            Refused: the folder is not on a local file system.
+            Corrupt: the file is damaged, not ours or of a newer schema; it was left as it is.
+            Unavailable: no room (`NodeStorageFull`), or it cannot be opened.
+        """
+        await asyncio.to_thread(folder.prepare, state)
+        lock = folder.lock(state)
+        path = state / folder.DATABASE_NAME
+        opened: list[aiosqlite.Connection] = []
+        try:
+            version = await asyncio.to_thread(folder.inspect, path)
+            folder.create(path)
+            opened.append(await _connect(path))
+            await migrate(opened[0], version)
+            opened.append(await _connect(path, mode="ro"))
+            meta, obeyed = await _start(opened[0])
+            return cls(path, lock, (opened[0], opened[1]), meta, obeyed)
+        except BaseException as error:
+            for connection in opened:
+                await connection.close()
+            os.close(lock)
+            if isinstance(error, sqlite3.Error):
+                raise folder.explain(error, path) from error
+            if isinstance(error, OSError):
+                raise errors.Unavailable(f"{path}: {error.strerror}") from error
+            raise
+
+    async def get(self, uid: str) -> SandboxRecord | None:
+        """The record, or None."""
+        rows = await self._read(f"SELECT {_RECORD} FROM records WHERE uid = ?", uid)
+        return codec.decode(rows[0], self._path) if rows else None
+
+    async def list(self) -> Sequence[SandboxRecord]:
+        """All records, ordered by created_at, then uid."""
+        rows = await self._read(f"SELECT {_RECORD} FROM records ORDER BY created_at, uid")
+        return tuple(codec.decode(row, self._path) for row in rows)
+
+    async def add(self, record: SandboxRecord) -> SandboxRecord:
+        """Insert with revision 1. Raises Conflict: a record or a tombstone has the uid."""
+        record, encoded = codec.keepable(record), codec.body(record)
+
+        async def change(transaction: Transaction) -> SandboxRecord:
+            await _require_unused(transaction, record.uid)
+            added = record.with_(revision=1, sequence=transaction.next_sequence())
+            places = ", ".join("?" * (len(codec.COLUMNS) + 1))
+            await transaction.run(
+                f"INSERT INTO records ({_RECORD}) VALUES ({places})",
+                *codec.columns(added),
+                encoded,
+            )
+            return added
+
+        return await self._writer.do(change)
+
+    async def update(self, record: SandboxRecord) -> SandboxRecord:
+        """Compare and set. Raises Conflict or NotFound."""
+        record, encoded = codec.keepable(record), codec.body(record)
+
+        async def change(transaction: Transaction) -> SandboxRecord:
+            sequence = transaction.sequence + 1
+            rows = await transaction.run(
+                "UPDATE records SET step = ?, removing = ?, revision = revision + 1, sequence = ?,"
+                " body = ? WHERE uid = ? AND revision = ? AND namespace = ? AND name = ?"
+                " AND spec_digest = ? AND created_at = ? RETURNING revision",
+                record.step.value,
+                int(record.removing),
+                sequence,
+                encoded,
+                record.uid,
+                record.revision,
+                record.namespace,
+                record.name,
+                record.spec_digest,
+                codec.to_micros(record.created_at),
+            )
+            if not rows:
+                raise await _why_not_updated(transaction, record)
+            return record.with_(revision=rows[0][0], sequence=transaction.next_sequence())
+
+        return await self._writer.do(change)
+
+    async def bury(self, uid: str, *, at: datetime) -> int:
+        """Replace the record by a tombstone; returns the sequence of that.
+
+        Burying again keeps the tombstone and its sequence, and only makes it younger.
+        """
+
+        async def change(transaction: Transaction) -> int:
+            when = codec.to_micros(at)
+            old = await transaction.run("SELECT sequence FROM tombstones WHERE uid = ?", uid)
+            if old:
+                await transaction.run(
+                    "UPDATE tombstones SET buried_at = max(buried_at, ?) WHERE uid = ?", when, uid
+                )
+                return int(old[0][0])
+            known = await transaction.run(
+                "DELETE FROM records WHERE uid = ? RETURNING namespace, name, spec_digest", uid
+            )
+            facts = known[0] if known else ("", "", "")
+            sequence = transaction.next_sequence()
+            await transaction.run(
+                f"INSERT INTO tombstones ({_TOMBSTONE}, sequence) VALUES (?, ?, ?, ?, ?, ?)",
+                uid,
+                *facts,
+                when,
+                sequence,
+            )
+            return sequence
+
+        return await self._writer.do(change)
+
+    async def tombstone(self, uid: str) -> Tombstone | None:
+        """The tombstone of `uid`, if it has one."""
+        rows = await self._read(f"SELECT {_TOMBSTONE} FROM tombstones WHERE uid = ?", uid)
+        return codec.tombstone(rows[0]) if rows else None
+
+    async def purge_tombstones(self, *, before: datetime, limit: int = 4096) -> int:
+        """Forget the oldest tombstones buried before then, at most `limit`; returns how many."""
+
+        async def change(transaction: Transaction) -> int:
+            rows = await transaction.run(
+                "DELETE FROM tombstones WHERE uid IN (SELECT uid FROM tombstones"
+                " WHERE buried_at < ? ORDER BY buried_at LIMIT ?) RETURNING uid",
+                codec.to_micros(before),
+                limit,
+            )
+            return len(rows)
+
+        return await self._writer.do(change)
+
+    async def changed_since(
+        self, sequence: int
+    ) -> tuple[Sequence[SandboxRecord], Sequence[Tombstone], int]:
+        """Records and tombstones changed after `sequence` in that order, and the newest number."""
+        async with self._reading:
+            await self._fetch("BEGIN")
+            try:
+                records = await self._fetch(
+                    f"SELECT {_RECORD} FROM records WHERE sequence > ? ORDER BY sequence", sequence
+                )
+                buried = await self._fetch(
+                    f"SELECT {_TOMBSTONE} FROM tombstones WHERE sequence > ? ORDER BY sequence",
+                    sequence,
+                )
+                newest = await self._fetch("SELECT sequence FROM meta")
+            finally:
+                await self._fetch("ROLLBACK")
+        return (
+            tuple(codec.decode(row, self._path) for row in records),
+            tuple(codec.tombstone(row) for row in buried),
+            int(newest[0][0]),
+        )
+
+    async def check_fence(self, fence: Fence) -> None:
+        """Obey this fence or a newer one from now on. Raises Fenced."""
+        history = self._obeyed.get(fence.shard, ())
+        if fences.obey(history, fence) is history:
+            return
+
+        async def change(transaction: Transaction) -> fences.Obeyed:
+            rows = await transaction.run(
+                "SELECT lease_uid, transitions FROM fences WHERE shard = ? ORDER BY place",
+                fence.shard,
+            )
+            after = fences.obey(tuple((str(uid), int(count)) for uid, count in rows), fence)
+            await transaction.run(
+                "INSERT INTO fences VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE"
+                " SET transitions = excluded.transitions",
+                fence.shard,
+                len(after),
+                *after[-1],
+            )
+            return after
+
+        after = await self._writer.do(change)
+        # Two callers may come back in any order; what is remembered must not go back.
+        self._obeyed[fence.shard] = max(self._obeyed.get(fence.shard, ()), after, key=_newness)
+
+    async def close(self) -> None:
+        """Flush and let go of the folder. May be called twice."""
+        if self._lock is None:
+            return
+        lock, self._lock = self._lock, None
+        try:
+            await self._writer.close()
+            async with self._reading:
+                await self._reader.close()
+            await self._connection.close()
+        finally:
+            os.close(lock)
+
+    async def _read(self, sql: str, *parameters: Any) -> Sequence[Sequence[Any]]:
+        """One statement, by itself."""
+        async with self._reading:
+            return await self._fetch(sql, *parameters)
+
+    async def _fetch(self, sql: str, *parameters: Any) -> Sequence[Sequence[Any]]:
+        """One statement of the reader; errors become ours."""
+        if self._lock is None:
+            raise errors.Unavailable("the store is closed")
+        try:
+            return [tuple(row) for row in await self._reader.execute_fetchall(sql, parameters)]
+        except sqlite3.Error as error:
+            raise folder.explain(error, self._path) from error
+
+
+def _newness(history: fences.Obeyed) -> tuple[int, int]:
+    """Orders two histories of which one continues the other."""
+    return len(history), history[-1][1] if history else -1
+
+
+async def _require_unused(transaction: Transaction, uid: str) -> None:
+    """Raise Conflict if the uid has a record or a tombstone."""
+    if await transaction.run("SELECT 1 FROM records WHERE uid = ?", uid):
+        raise errors.Conflict(f"{uid} has a record", reason="AlreadyExists")
+    if await transaction.run("SELECT 1 FROM tombstones WHERE uid = ?", uid):
+        raise errors.Conflict(f"{uid} has ended here before", reason="AlreadyEnded")
+
+
+async def _why_not_updated(transaction: Transaction, record: SandboxRecord) -> errors.IsoletError:
+    """The error of an update that matched no row."""
+    rows = await transaction.run("SELECT revision FROM records WHERE uid = ?", record.uid)
+    if not rows:
+        return errors.NotFound(f"{record.uid} has no record")
+    if rows[0][0] != record.revision:
+        return errors.Conflict(
+            f"{record.uid} is at revision {rows[0][0]}, not {record.revision}",
+            reason="StaleRevision",
+        )
+    return errors.Conflict(f"{record.uid}: a field that never changes was changed")
+
+
+async def _connect(path: Path, mode: str = "rw") -> aiosqlite.Connection:
+    """A connection with no transactions of its own making."""
+    connection = await aiosqlite.connect(
+        f"file:{quote(str(path))}?mode={mode}", uri=True, isolation_level=None
+    )
+    await connection.execute(f"PRAGMA busy_timeout = {_BUSY_MILLISECONDS}")
+    if mode == "rw":
+        await connection.execute("PRAGMA journal_mode = WAL")
+        await connection.execute("PRAGMA synchronous = FULL")
+    return connection
+
+
+async def migrate(connection: aiosqlite.Connection, version: int) -> None:
+    """Take the steps after `version`, each in one transaction with its number."""
+    for number, statements in enumerate(migrations.MIGRATIONS[version:], version + 1):
+        await connection.execute("BEGIN IMMEDIATE")
+        try:
+            for statement in statements:
+                await connection.execute(statement)
+            await connection.execute(f"PRAGMA user_version = {number}")
+            await connection.execute("COMMIT")
+        except BaseException:
+            await connection.rollback()
+            raise
+
+
+async def _start(
+    connection: aiosqlite.Connection,
+) -> tuple[tuple[str, int], dict[str, fences.Obeyed]]:
+    """Identity and sequence, and the fences obeyed so far."""
+    meta = list(await connection.execute_fetchall("SELECT epoch, sequence FROM meta"))
+    rows = await connection.execute_fetchall(
+        "SELECT shard, lease_uid, transitions FROM fences ORDER BY shard, place"
+    )
+    obeyed: dict[str, fences.Obeyed] = {}
+    for shard, lease, transitions in rows:
+        obeyed[shard] = (*obeyed.get(shard, ()), (lease, transitions))
+    return (str(meta[0][0]), int(meta[0][1])), obeyed

@@ -60,6 +60,8 @@ class SandboxRecord:
     spec_digest: str
     spec: PinnedSpec
     state: State
+    stop_reason: str | None = None
+    """Why `state` is Terminated when that is not the user's own wish."""
     active_deadline_seconds: int
     step: Step = Step.RECORDED
     removing: bool = False
@@ -136,3 +138,154 @@ class Life(StrEnum):
     PAUSED = "paused"
     REMOVING = "removing"
     EXITED = "exited"
+
+
+class Control(StrEnum):
+    """What the launch script said before the program's own output."""
+
+    STARTED = "started"
+    START_FAILED = "start-failed"
+    EXEC_FAILED = "exec-failed"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Moment:
+    """Now, on the clocks that matter, and the boot they belong to."""
+
+    wall: datetime
+    boottime: float
+    boot_id: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ContainerFacts:
+    """The container under the record's name."""
+
+    id: str
+    ours: bool
+    """Its labels name our installation, this uid and this spec digest."""
+    life: Life
+    exit_code: int | None = None
+    oom: bool = False
+    """The engine's flag or an `oom` event seen by us."""
+    started_at: datetime | None = None
+    finished_at: datetime | None = None
+    differences: tuple[str, ...] = ()
+    """Bounds that inspect shows otherwise than they were asked for."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SandboxFacts:
+    """What was seen of one sandbox in this pass."""
+
+    container: Seen
+    seen: ContainerFacts | None = None
+    """Set exactly when `container` is PRESENT."""
+    started_since_dispatch: Seen = Seen.UNKNOWN
+    """Whether the engine's events since the dispatch hold a `start`; read only when it decides."""
+    image: Seen = Seen.UNKNOWN
+    image_problem: str | None = None
+    """Why the image cannot serve (a missing tool, a secret-looking ENV name)."""
+    inputs: bool = False
+    """Arguments and env values are at hand, in memory or in the launch folder."""
+    control: Control | None = None
+    control_detail: str = ""
+    output_done: bool = False
+    """The follower has read the log to its end, or has given up and said so."""
+    overflow: bool = False
+    workspace_full: bool = False
+    ended_by_watchdog: bool = False
+
+
+# Actions: what to do, as data. The service performs them in order and stops at the first failure.
+
+
+@dataclass(frozen=True, slots=True)
+class Create:
+    """Make disk, volume and launch folder, create the container, read its bounds back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dispatch:
+    """Record durably that the next thing is the one start."""
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Start the container. Issued once for a dispatch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Undispatch:
+    """Record that the dispatched start is proved never to have happened."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordRunning:
+    """Record when it began to run."""
+
+    started_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class RecordStop:
+    """Record why it is to end, before anything is done about it."""
+
+    stop: Stop
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """End the sandbox: TERM, `grace_seconds`, KILL; KILL at once for 0."""
+
+    grace_seconds: int
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveContainer:
+    """Remove the container and confirm it."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordEnd:
+    """Record the outcome, once."""
+
+    outcome: Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Dispose:
+    """Remove container, volume, disk and launch folder; confirm and record that nothing is left."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bury:
+    """Replace the record by a tombstone and drop its output."""
+
+
+Action = (
+    Create
+    | Dispatch
+    | Start
+    | Undispatch
+    | RecordRunning
+    | RecordStop
+    | End
+    | RemoveContainer
+    | RecordEnd
+    | Dispose
+    | Bury
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Decision:
+    """What to do now, what to tell those who wait, and when to look again at the latest.
+
+    No action and no `look_again_in` means: nothing to do until something changes.
+    """
+
+    actions: tuple[Action, ...] = ()
+    waiting: Waiting | None = None
+    look_again_in: float | None = None
+    """Seconds; always greater than 0."""

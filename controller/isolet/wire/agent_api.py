@@ -72,7 +72,11 @@ class AgentAPI(Protocol):
         ...
 
     async def get(self, uid: str) -> ExecutionObserved:
-        """One Execution. Raises NotFound."""
+        """One Execution; one whose record is gone but whose tombstone is not has `nothing_left`.
+
+        Raises:
+            NotFound: this agent has never heard of it, or no longer remembers.
+        """
         ...
 
     async def snapshot(self) -> Snapshot:

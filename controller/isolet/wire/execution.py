@@ -38,7 +38,6 @@ class Step(StrEnum):
     """How far an agent has come; each is durable before the next begins."""
 
     RECORDED = "Recorded"
-    CREATED = "Created"
     DISPATCHED = "Dispatched"
     RUNNING = "Running"
     ENDED = "Ended"

@@ -1,0 +1,52 @@
+"""What every part of the service works with, put together once by `agent.run`."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from isolet.agent.engine.base import Engine
+from isolet.agent.policy.model import NodePolicy
+from isolet.agent.service.ports import Disks, Launches
+from isolet.agent.store.base import Store
+from isolet.base import names
+from isolet.base.clock import Clock
+from isolet.plan.sandbox_model import Moment
+
+CREATES_AT_ONCE = 8
+"""Sandboxes being created or started at one time; more only wait for the same two cores."""
+
+
+@dataclass(kw_only=True)
+class Context:
+    """The agent's facilities and identity."""
+
+    node: str
+    installation: str
+    boot_id: str
+    kernel: str
+    """The host's `/proc/version`: a gVisor sandbox sees another one."""
+    key: bytes
+    """The node's own key: digests of guessable values and launch nonces are keyed with it."""
+    state: Path
+    engine: Engine
+    store: Store
+    disks: Disks
+    launches: Launches
+    clock: Clock
+    policy: NodePolicy
+    proof_of_runtime: Callable[[int], bool]
+    """Whether the host process of a sandbox is the sandboxing runtime's (its pid is given)."""
+    starts: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(CREATES_AT_ONCE))
+
+    def moment(self) -> Moment:
+        """Now."""
+        return Moment(wall=self.clock.now(), boottime=self.clock.boottime(), boot_id=self.boot_id)
+
+    def nonce(self, uid: str, launch: str) -> str:
+        """The word that only our launch script knows; the same after a restart."""
+        return names.keyed_digest(self.key, f"nonce:{uid}:{launch}".encode())[12:44]
+
+    def output_folder(self, uid: str) -> Path:
+        """Where the output of `uid` is kept."""
+        return self.state / "output" / uid

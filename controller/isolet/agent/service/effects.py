@@ -1,0 +1,298 @@
+"""The actions of the sandbox plan, performed: intent is on disk before, the result after.
+
+Each method may be cut off anywhere and repeated: names are deterministic, "already exists" with our
+labels is adopted, and the store changes by compare-and-set.
+"""
+
+from isolet.agent.deadlines import DeadlineFile, Entry
+from isolet.agent.engine import config as engine_config
+from isolet.agent.engine.base import Container, SandboxConfig, Status
+from isolet.agent.service import config
+from isolet.agent.service.context import Context
+from isolet.agent.service.facts import Facts
+from isolet.agent.service.inputs import Inputs
+from isolet.agent.service.output import OutputFiles
+from isolet.agent.steps import AgentStep
+from isolet.base import errors, log, steps
+from isolet.plan import reasons, sandbox_model
+from isolet.plan.sandbox_model import SandboxRecord
+from isolet.wire.execution import Medium, Outcome, Step
+
+_log = log.get("agent.effects")
+
+
+class Effects:
+    """Performs actions on one sandbox at a time; holds nothing of a sandbox itself."""
+
+    def __init__(
+        self, context: Context, facts: Facts, inputs: Inputs, deadlines: DeadlineFile
+    ) -> None:
+        self._context = context
+        self._facts = facts
+        self._inputs = inputs
+        self._deadlines = deadlines
+
+    async def perform(
+        self, action: sandbox_model.Action, record: SandboxRecord
+    ) -> SandboxRecord | None:
+        """Do one action; returns the record afterwards, None once it is buried."""
+        match action:
+            case sandbox_model.Create():
+                return await self._create(record)
+            case sandbox_model.Dispatch():
+                return await self._dispatch(record)
+            case sandbox_model.Start():
+                return await self._start(record)
+            case sandbox_model.Undispatch():
+                return await self._undispatch(record)
+            case sandbox_model.RecordRunning():
+                return await self._record_running(record, action)
+            case sandbox_model.RecordStop():
+                return await self._record_stop(record, action)
+            case sandbox_model.End():
+                return await self._end(record, action)
+            case sandbox_model.RemoveContainer():
+                return await self._remove_unstarted(record)
+            case sandbox_model.RecordEnd():
+                return await self._record_end(record, action.outcome)
+            case sandbox_model.Dispose():
+                return await self._dispose(record)
+            case sandbox_model.Bury():
+                return await self._bury(record)
+
+    async def _create(self, record: SandboxRecord) -> SandboxRecord | None:
+        context = self._context
+        steps.reach(AgentStep.LAUNCH_BEFORE)
+        self._inputs.lay_down(record.uid)
+        steps.reach(AgentStep.LAUNCH_AFTER)
+        if record.spec.medium is Medium.DISK:
+            await self._make_volume(record)
+        wanted = config.sandbox(
+            record.with_(image_id=self._facts.image_id(record)),
+            installation=context.installation,
+            launch_folder=context.launches.folder(record.uid),
+        )
+        async with context.starts:
+            steps.reach(AgentStep.CREATE_BEFORE)
+            made = await self._create_or_adopt(record, wanted)
+            steps.reach(AgentStep.CREATE_AFTER)
+        differences = engine_config.differences(engine_config.bounds(wanted), made.seen)
+        if differences:
+            return await self._record_end(record, _mismatch(differences))
+        return record.with_(container_id=made.id, image_id=made.image_id)
+
+    async def _make_volume(self, record: SandboxRecord) -> None:
+        """Disk, then volume. A volume that names another device is left of an older boot."""
+        context = self._context
+        uid, gid = config.user_ids(record.spec.user)
+        steps.reach(AgentStep.DISK_BEFORE)
+        device = await context.disks.make(
+            record.uid, record.spec.resources.workspace_bytes, uid, gid
+        )
+        steps.reach(AgentStep.DISK_AFTER)
+        name = config.volume_name(record)
+        options = {"type": "ext4", "device": device, "o": "nosuid,nodev"}
+        labels = config.labels(record, context.installation)
+        volume = await context.engine.create_volume(name, labels, options)
+        if volume.labels != labels:
+            raise errors.Conflict(
+                f"a volume named {name} exists that is not this Execution's; it was left alone",
+                reason=reasons.CONTAINER_CONFLICT,
+            )
+        if volume.options != options:
+            await context.engine.remove_volume(name)
+            await context.engine.create_volume(name, labels, options)
+        steps.reach(AgentStep.VOLUME_AFTER)
+
+    async def _create_or_adopt(self, record: SandboxRecord, wanted: SandboxConfig) -> Container:
+        engine = self._context.engine
+        try:
+            return await engine.inspect(await engine.create(wanted))
+        except errors.Conflict:
+            made = await engine.inspect(record.container_name)
+            if made.labels.items() >= wanted.labels.items() and made.status is Status.CREATED:
+                return made
+            raise
+
+    async def _dispatch(self, record: SandboxRecord) -> SandboxRecord:
+        now = self._context.moment()
+        dispatched = record.with_(
+            step=Step.DISPATCHED,
+            boot_id=now.boot_id,
+            dispatched_at=now.wall,
+            dispatched_boottime=now.boottime,
+            waiting=None,
+        )
+        # The watchdog must know the deadline before there is anything to end.
+        self._guard(dispatched, pid=0)
+        steps.reach(AgentStep.DISPATCH_BEFORE)
+        stored = await self._context.store.update(dispatched)
+        steps.reach(AgentStep.DISPATCH_AFTER)
+        return stored
+
+    async def _start(self, record: SandboxRecord) -> SandboxRecord:
+        assert record.container_id is not None
+        context = self._context
+        await self._check_device(record)
+        try:
+            async with context.starts:
+                await context.engine.start(record.container_id)
+        except errors.Refused as error:
+            return await self._record_end(
+                record,
+                Outcome(succeeded=False, reason=reasons.START_FAILED, message=error.message),
+            )
+        steps.reach(AgentStep.START_AFTER)
+        return record
+
+    async def _check_device(self, record: SandboxRecord) -> None:
+        """The kernel reuses loop numbers: the volume must still name this uid's own image."""
+        if record.spec.medium is not Medium.DISK:
+            return
+        context = self._context
+        device = await context.disks.device_of(record.uid)
+        named = [
+            volume.options.get("device")
+            for volume in await context.engine.volumes(config.labels(record, context.installation))
+        ]
+        if device is None or named != [device]:
+            raise errors.Unavailable(
+                f"workspace volume names {named}, its image is at {device}",
+                reason=reasons.ENGINE_UNAVAILABLE,
+            )
+
+    async def _undispatch(self, record: SandboxRecord) -> SandboxRecord:
+        self._deadlines.remove(record.uid)
+        return await self._context.store.update(
+            record.with_(
+                step=Step.RECORDED, dispatched_at=None, dispatched_boottime=None, container_id=None
+            )
+        )
+
+    async def _record_running(
+        self, record: SandboxRecord, action: sandbox_model.RecordRunning
+    ) -> SandboxRecord:
+        now = self._context.moment()
+        # Where this boot's clock and the engine's wall clock disagree (a step), the dispatch bounds
+        # the start from below: the deadline never moves past dispatch + what it took.
+        since = max(0.0, (now.wall - action.started_at).total_seconds())
+        earliest = record.dispatched_boottime or now.boottime
+        running = record.with_(
+            step=Step.RUNNING,
+            started_at=action.started_at,
+            started_boottime=max(earliest, now.boottime - since),
+            waiting=None,
+        )
+        stored = await self._context.store.update(running)
+        steps.reach(AgentStep.RUNNING_AFTER)
+        self._guard(stored, pid=self._facts.pid(record.uid))
+        return stored
+
+    async def _record_stop(
+        self, record: SandboxRecord, action: sandbox_model.RecordStop
+    ) -> SandboxRecord:
+        stored = await self._context.store.update(record.with_(stop=action.stop))
+        steps.reach(AgentStep.STOP_RECORDED)
+        return stored
+
+    async def _end(self, record: SandboxRecord, action: sandbox_model.End) -> SandboxRecord:
+        steps.reach(AgentStep.END_BEFORE)
+        engine = self._context.engine
+        if action.grace_seconds:
+            await engine.stop(record.container_name, grace_seconds=action.grace_seconds)
+        else:
+            await engine.kill(record.container_name)
+        steps.reach(AgentStep.END_AFTER)
+        return record
+
+    async def _remove_unstarted(self, record: SandboxRecord) -> SandboxRecord:
+        self._facts.removing_unstarted(record)
+        await self._context.engine.remove(record.container_name)
+        return record
+
+    async def _record_end(self, record: SandboxRecord, outcome: Outcome) -> SandboxRecord:
+        now = self._context.moment()
+        steps.reach(AgentStep.OUTCOME_BEFORE)
+        stored = await self._context.store.update(
+            record.with_(
+                step=Step.ENDED,
+                outcome=outcome,
+                waiting=None,
+                output=self._facts.output(record),
+                boot_id=now.boot_id,
+                ended_at=now.wall,
+                ended_boottime=now.boottime,
+            )
+        )
+        steps.reach(AgentStep.OUTCOME_AFTER)
+        self._deadlines.remove(record.uid)
+        self._inputs.forget(record.uid)
+        return stored
+
+    async def _dispose(self, record: SandboxRecord) -> SandboxRecord:
+        context = self._context
+        steps.reach(AgentStep.DISPOSE_BEFORE)
+        await self._remove_ours(record)
+        steps.reach(AgentStep.DISPOSE_CONTAINER_AFTER)
+        if record.spec.medium is Medium.DISK:
+            await self._remove_volume(record)
+            steps.reach(AgentStep.DISPOSE_VOLUME_AFTER)
+            await context.disks.release(record.uid)
+            steps.reach(AgentStep.DISPOSE_DISK_AFTER)
+        context.launches.remove(record.uid)
+        stored = await context.store.update(
+            record.with_(step=Step.DISPOSED, nothing_left=True, waiting=None)
+        )
+        steps.reach(AgentStep.DISPOSED_AFTER)
+        return stored
+
+    async def _remove_ours(self, record: SandboxRecord) -> None:
+        engine = self._context.engine
+        try:
+            seen = await engine.inspect(record.container_name)
+        except errors.NotFound:
+            return
+        if self._facts.is_ours(seen, record):
+            await engine.remove(seen.id)
+
+    async def _remove_volume(self, record: SandboxRecord) -> None:
+        context = self._context
+        mine = await context.engine.volumes(config.labels(record, context.installation))
+        for volume in mine:
+            await context.engine.remove_volume(volume.name)
+
+    async def _bury(self, record: SandboxRecord) -> None:
+        context = self._context
+        OutputFiles(context.output_folder(record.uid)).delete()
+        await context.store.bury(record.uid, at=context.clock.now())
+        steps.reach(AgentStep.BURY_AFTER)
+
+    async def guard_again(self, record: SandboxRecord) -> None:
+        """Tell the watchdog a deadline that has been moved."""
+        if record.outcome is None:
+            self._guard(record, pid=self._facts.pid(record.uid))
+
+    def _guard(self, record: SandboxRecord, *, pid: int) -> None:
+        """Tell the watchdog what must be dead by when."""
+        deadline = record.deadline_boottime()
+        if deadline is None or record.container_id is None or record.boot_id is None:
+            return
+        self._deadlines.put(
+            Entry.of(
+                uid=record.uid,
+                container_id=record.container_id,
+                name=record.container_name,
+                boot_id=record.boot_id,
+                deadline_boottime=deadline,
+                pid=pid,
+            )
+        )
+
+
+def _mismatch(differences: list[str]) -> Outcome:
+    return Outcome(
+        succeeded=False,
+        reason=reasons.ISOLATION_MISMATCH,
+        message="the engine made the sandbox otherwise than asked, so it was never started: "
+        + "; ".join(differences),
+    )

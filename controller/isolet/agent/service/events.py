@@ -1,0 +1,93 @@
+"""The engine's event stream: hints that wake workers, and the few facts only events hold.
+
+Losing an event costs time, never truth: workers look at the engine itself. What is kept here is
+which containers were seen to start and to meet their memory limit, and whether the stream was whole.
+"""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable
+from datetime import datetime
+
+from isolet.agent.engine.base import Engine, EngineEvent
+from isolet.base import errors, log
+
+RECONNECT_SECONDS = 1.0
+REMEMBERED = 4096
+"""Container ids kept of each kind."""
+
+_log = log.get("agent.events")
+
+
+class _Recent:
+    """A bounded set that forgets the oldest."""
+
+    def __init__(self, limit: int) -> None:
+        self._items: OrderedDict[str, None] = OrderedDict()
+        self._limit = limit
+
+    def add(self, item: str) -> None:
+        self._items[item] = None
+        while len(self._items) > self._limit:
+            self._items.popitem(last=False)
+
+    def __contains__(self, item: str) -> bool:
+        return item in self._items
+
+
+class EventLog:
+    """Follows the engine's events for one installation for as long as the agent lives."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        installation: str,
+        *,
+        on_event: Callable[[EngineEvent], None],
+        on_connect: Callable[[], None],
+    ) -> None:
+        self._engine = engine
+        self._installation = installation
+        self._on_event = on_event
+        self._on_connect = on_connect
+        self._started = _Recent(REMEMBERED)
+        self._oom = _Recent(REMEMBERED)
+        self.connection = 0
+        """Counts connections; unchanged means that nothing was missed in between."""
+        self.connected = False
+        self.engine_started_boottime: float | None = None
+        """When the engine process that we talk to was started, on the boot-time clock."""
+
+    def saw_start(self, container_id: str) -> bool:
+        """Whether a `start` of it was seen."""
+        return container_id in self._started
+
+    def saw_oom(self, container_id: str) -> bool:
+        """Whether an `oom` of it was seen."""
+        return container_id in self._oom
+
+    async def run(self, since: datetime) -> None:
+        """Follow, and reconnect when the stream ends, until cancelled."""
+        while True:
+            try:
+                await self._follow(since)
+            except errors.IsoletError as error:
+                _log.info("event stream broke off", extra={"reason": error.reason})
+            self.connected = False
+            await asyncio.sleep(RECONNECT_SECONDS)
+
+    async def _follow(self, since: datetime) -> None:
+        info = await self._engine.info()
+        self.engine_started_boottime = info.started_boottime
+        self.connection += 1
+        self.connected = True
+        self._on_connect()
+        async for event in self._engine.events(since=since, installation=self._installation):
+            self._take(event)
+
+    def _take(self, event: EngineEvent) -> None:
+        if event.action == "start":
+            self._started.add(event.container_id)
+        elif event.action == "oom":
+            self._oom.add(event.container_id)
+        self._on_event(event)

@@ -1,0 +1,228 @@
+"""Looking at one sandbox: engine, log, launch folder and events become `SandboxFacts`.
+
+A read that fails is UNKNOWN. Reads that no decision needs at a step are not made.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+
+from isolet.agent.engine.base import Container, Status
+from isolet.agent.service import config
+from isolet.agent.service.context import Context
+from isolet.agent.service.events import EventLog
+from isolet.agent.service.images import Images
+from isolet.agent.service.inputs import Inputs
+from isolet.agent.service.output import Follower, OutputFiles
+from isolet.base import errors, names
+from isolet.plan.sandbox_model import ContainerFacts, Life, SandboxFacts, SandboxRecord, Seen
+from isolet.wire.execution import Medium, OutputFacts, Step
+
+_LIFE: Mapping[Status, Life] = {
+    Status.CREATED: Life.CREATED,
+    Status.RUNNING: Life.RUNNING,
+    Status.RESTARTING: Life.RUNNING,
+    Status.PAUSED: Life.PAUSED,
+    Status.REMOVING: Life.REMOVING,
+    Status.EXITED: Life.EXITED,
+    Status.DEAD: Life.EXITED,
+}
+
+
+class Facts:
+    """What is seen of each sandbox, and the followers of their output."""
+
+    def __init__(
+        self,
+        context: Context,
+        images: Images,
+        inputs: Inputs,
+        events: EventLog,
+        wake: Callable[[str], None],
+    ) -> None:
+        self._context = context
+        self._images = images
+        self._inputs = inputs
+        self._events = events
+        self._wake = wake
+        self._followers: dict[str, Follower] = {}
+        self._pids: dict[str, int] = {}
+        self._cleared: dict[str, int] = {}
+        self._ended_by_watchdog: set[str] = set()
+
+    async def gather(self, record: SandboxRecord) -> SandboxFacts:
+        """Everything the next decision on `record` may need."""
+        if record.outcome is not None:
+            return SandboxFacts(container=Seen.UNKNOWN)
+        container, state = await self._inspect(record)
+        if record.step is Step.RECORDED:
+            return await self._before_start(record, container, state)
+        if container is None:
+            return await self._without_container(record, state)
+        await self._attend_output(record, container)
+        follower = self._followers.get(record.uid)
+        return SandboxFacts(
+            container=state,
+            seen=self._container(container, record),
+            control=follower.control if follower else None,
+            control_detail=follower.control_detail if follower else "",
+            output_done=follower.done if follower else True,
+            overflow=follower.overflow if follower else False,
+            workspace_full=await self._workspace_full(record, container),
+            ended_by_watchdog=record.uid in self._ended_by_watchdog,
+        )
+
+    async def _inspect(self, record: SandboxRecord) -> tuple[Container | None, Seen]:
+        try:
+            container = await self._context.engine.inspect(record.container_name)
+        except errors.NotFound:
+            return None, Seen.ABSENT
+        except errors.Unavailable:
+            return None, Seen.UNKNOWN
+        self._pids[record.uid] = container.pid
+        return container, Seen.PRESENT
+
+    async def _before_start(
+        self, record: SandboxRecord, container: Container | None, state: Seen
+    ) -> SandboxFacts:
+        image, problem = await self._images.check(record.spec.image)
+        return SandboxFacts(
+            container=state,
+            seen=self._container(container, record) if container else None,
+            image=image,
+            image_problem=problem,
+            inputs=self._inputs.at_hand(record.uid),
+        )
+
+    async def _without_container(self, record: SandboxRecord, state: Seen) -> SandboxFacts:
+        follower = self._followers.get(record.uid)
+        if state is Seen.ABSENT and follower is not None:
+            await follower.stop()
+            follower.give_up()
+        return SandboxFacts(
+            container=state,
+            started_since_dispatch=self._started_since_dispatch(record),
+            overflow=follower.overflow if follower else False,
+            ended_by_watchdog=record.uid in self._ended_by_watchdog,
+        )
+
+    def _container(self, container: Container, record: SandboxRecord) -> ContainerFacts:
+        return ContainerFacts(
+            id=container.id,
+            ours=self.is_ours(container, record),
+            life=_LIFE[container.status],
+            exit_code=container.exit_code,
+            oom=container.oom_killed or self._events.saw_oom(container.id),
+            started_at=container.started_at,
+            finished_at=container.finished_at,
+        )
+
+    def is_ours(self, container: Container, record: SandboxRecord) -> bool:
+        """Whether the container is this very Execution's: installation, uid and spec digest."""
+        return (
+            names.labels_match(container.labels, self._context.installation, record.uid)
+            and container.labels.get(names.LABEL_SPEC_DIGEST) == record.spec_digest
+        )
+
+    async def _attend_output(self, record: SandboxRecord, container: Container) -> None:
+        if not self.is_ours(container, record):
+            return
+        life = _LIFE[container.status]
+        if life is Life.CREATED:
+            return
+        follower = self._follower(record)
+        if life is Life.EXITED:
+            await follower.finish(container.id, lost=self._ended_while_engine_down(container))
+        else:
+            follower.ensure(container.id)
+        if follower.control is not None:
+            self._inputs.forget(record.uid)
+
+    def _ended_while_engine_down(self, container: Container) -> bool:
+        """Whether it ended before the engine that we talk to came up."""
+        up_since = self._events.engine_started_boottime
+        if up_since is None or container.finished_at is None:
+            return False
+        now = self._context.moment()
+        engine_up_at = now.wall.timestamp() - (now.boottime - up_since)
+        return container.finished_at.astimezone(UTC).timestamp() < engine_up_at
+
+    def _follower(self, record: SandboxRecord) -> Follower:
+        follower = self._followers.get(record.uid)
+        if follower is None:
+            follower = Follower(
+                self._context.engine,
+                OutputFiles(self._context.output_folder(record.uid)),
+                cap=record.spec.resources.output_bytes,
+                nonce=self._context.nonce(record.uid, config.MAIN_SCRIPT),
+                wake=lambda: self._wake(record.uid),
+            )
+            self._followers[record.uid] = follower
+        return follower
+
+    async def _workspace_full(self, record: SandboxRecord, container: Container) -> bool:
+        if record.spec.medium is not Medium.DISK or _LIFE[container.status] is not Life.EXITED:
+            return False
+        try:
+            return await self._context.disks.is_full(record.uid)
+        except errors.IsoletError:
+            return False
+
+    def removing_unstarted(self, record: SandboxRecord) -> None:
+        """Note that a container seen as never started is about to be removed by us."""
+        self._cleared[record.uid] = self._events.connection
+
+    def _started_since_dispatch(self, record: SandboxRecord) -> Seen:
+        """Whether the one start happened, once the container is gone.
+
+        Known only where we removed a never-started container ourselves and the event stream has
+        not been cut since: a `start` in between would have been seen.
+        """
+        if record.container_id and self._events.saw_start(record.container_id):
+            return Seen.PRESENT
+        if self._cleared.get(record.uid) == self._events.connection and self._events.connected:
+            return Seen.ABSENT
+        return Seen.UNKNOWN
+
+    def image_id(self, record: SandboxRecord) -> str | None:
+        """The local id of the record's image, as last checked."""
+        return self._images.id_of(record.spec.image)
+
+    def pid(self, uid: str) -> int:
+        """Host pid of the sandbox as last seen; 0 if unknown."""
+        return self._pids.get(uid, 0)
+
+    def watchdog_ended(self, uid: str) -> None:
+        """The watchdog's journal says that it ended this sandbox for its deadline."""
+        self._ended_by_watchdog.add(uid)
+
+    def output(self, record: SandboxRecord) -> OutputFacts:
+        """What is known of the output now."""
+        follower = self._followers.get(record.uid)
+        if follower is None:
+            return record.output
+        return follower.facts(record.spec.status_tail_bytes)
+
+    def output_complete(self, uid: str) -> bool:
+        """Whether no more output can come from a follower."""
+        follower = self._followers.get(uid)
+        return follower is None or follower.done
+
+    async def drop(self, uid: str) -> None:
+        """Forget a sandbox that has ended."""
+        follower = self._followers.pop(uid, None)
+        if follower is not None:
+            await follower.stop()
+        self._pids.pop(uid, None)
+        self._cleared.pop(uid, None)
+        self._ended_by_watchdog.discard(uid)
+
+    async def close(self) -> None:
+        """Stop all followers; the sandboxes go on."""
+        await asyncio.gather(*(follower.stop() for follower in self._followers.values()))
+
+
+def oldest_dispatch(records: list[SandboxRecord], fallback: datetime) -> datetime:
+    """From when on the engine's events matter."""
+    times = [r.dispatched_at for r in records if r.dispatched_at and r.outcome is None]
+    return min(times, default=fallback)

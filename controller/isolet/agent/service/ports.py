@@ -1,0 +1,60 @@
+"""The host's facilities as the service needs them; `agent.workspace` and `agent.deadlines` have them."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+
+class Disks(Protocol):
+    """Bounded workspaces on disk."""
+
+    async def make(self, uid: str, size_bytes: int, owner_uid: int, owner_gid: int) -> str:
+        """The block device of `uid`'s workspace, made if it is not there.
+
+        Raises:
+            Unavailable: the host has no room (reason `NodeStorageFull`) or no loop device.
+        """
+        ...
+
+    async def device_of(self, uid: str) -> str | None:
+        """The device whose backing file is `uid`'s image now, or None."""
+        ...
+
+    async def release(self, uid: str) -> None:
+        """Detach and delete; gone is not an error. Raises Unavailable while it is in use."""
+        ...
+
+    async def is_full(self, uid: str) -> bool:
+        """Whether no block or no inode is free in it."""
+        ...
+
+    async def list(self) -> Sequence[str]:
+        """Uids that have an image here."""
+        ...
+
+    async def usable(self) -> str | None:
+        """None if a workspace could be made and released just now, else why not."""
+        ...
+
+
+class Launches(Protocol):
+    """Folders on host memory that carry a launch into a sandbox, mounted read-only."""
+
+    def folder(self, uid: str) -> str:
+        """Path of `uid`'s folder, made if it is not there."""
+        ...
+
+    def write(self, uid: str, name: str, content: bytes) -> None:
+        """Put a file into it, whole or not at all."""
+        ...
+
+    def has(self, uid: str, name: str) -> bool:
+        """Whether the file lies there."""
+        ...
+
+    def clear(self, uid: str, name: str) -> None:
+        """Take the file away; gone is not an error."""
+        ...
+
+    def remove(self, uid: str) -> None:
+        """Remove the folder; gone is not an error."""
+        ...

@@ -1,0 +1,197 @@
+"""What this node can be trusted with, proved by doing it. What fails closes that capability.
+
+Nothing falls back: a node without a proved `runsc` takes no work, and its condition names the cure.
+"""
+
+import asyncio
+from dataclasses import dataclass
+
+from isolet.agent.engine import config as engine_config
+from isolet.agent.engine.base import EngineInfo, SandboxConfig, Status, Stream
+from isolet.agent.service.context import Context
+from isolet.base import errors, names
+from isolet.wire.node import NodeCondition
+
+REQUIRED_ARGUMENTS = ("--network=none", "--host-uds=open")
+"""Arguments that the daemon's configuration must give to the runtime (seed 004)."""
+
+PROBE_SECONDS = 20.0
+_PROBE_LOOK_SECONDS = 0.05
+_MIB = 1 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Qualification:
+    """The verdicts of one round."""
+
+    conditions: tuple[NodeCondition, ...]
+    runtimes: tuple[str, ...] = ()
+    media: tuple[str, ...] = ()
+
+
+def verdict(kind: str, problem: str | None, reason: str, good: str) -> NodeCondition:
+    """A condition that is True, or False with the problem and its cure."""
+    if problem is None:
+        return NodeCondition(type=kind, status="True", reason="Qualified", message=good)
+    return NodeCondition(type=kind, status="False", reason=reason, message=problem)
+
+
+def runtime_problem(info: EngineInfo, runtime: str) -> str | None:
+    """Why the engine's configuration of a runtime cannot be used, from what it says. Pure."""
+    if runtime not in info.runtimes:
+        return f"the engine knows no runtime {runtime!r}: add it to daemon.json and restart it"
+    _, arguments = info.runtimes[runtime]
+    missing = [argument for argument in REQUIRED_ARGUMENTS if argument not in arguments]
+    if runtime == "runsc" and missing:
+        return f"runtime {runtime!r} lacks {' '.join(missing)}: add it to its runtimeArgs"
+    return None
+
+
+class Qualifier:
+    """Runs the checks of one node."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    async def run(self) -> Qualification:
+        """One round. Never raises: what cannot be checked is a condition."""
+        try:
+            info = await self._context.engine.info()
+        except errors.IsoletError as error:
+            return _engine_down(error.message)
+        live = (
+            None
+            if info.live_restore
+            else (
+                "live-restore is off: a restart of the engine would kill every sandbox; "
+                'set "live-restore": true in daemon.json'
+            )
+        )
+        conditions = [
+            verdict("EngineReady", None, "", f"engine {info.version} answers"),
+            verdict("LiveRestore", live, "LiveRestoreOff", "sandboxes outlive the engine"),
+        ]
+        runtimes = [await self._runtime(info, name) for name in self._context.policy.runtimes]
+        conditions.append(_runtimes_condition(runtimes))
+        disk = await self._disk()
+        conditions.append(verdict("DiskWorkspaces", disk, "DiskUnusable", "a disk was made"))
+        proved = tuple(name for name, problem in runtimes if problem is None)
+        return Qualification(
+            conditions=tuple(conditions),
+            runtimes=proved if live is None else (),
+            media=("Memory", "Disk") if disk is None else ("Memory",),
+        )
+
+    async def _disk(self) -> str | None:
+        try:
+            return await self._context.disks.usable()
+        except errors.IsoletError as error:
+            return error.message
+
+    async def _runtime(self, info: EngineInfo, runtime: str) -> tuple[str, str | None]:
+        problem = runtime_problem(info, runtime)
+        if problem is None:
+            problem = await self._prove(runtime)
+        return runtime, problem
+
+    async def _prove(self, runtime: str) -> str | None:
+        """Start a real sandbox and see on the host that the runtime is what runs it."""
+        image = await self._probe_image()
+        if image is None:
+            return (
+                "no image with a shell is on the node, so no sandbox could be started to prove it"
+            )
+        wanted = _probe(self._context.installation, image, runtime)
+        engine = self._context.engine
+        try:
+            async with asyncio.timeout(PROBE_SECONDS):
+                await engine.remove(wanted.name)
+                return await self._probe_with(wanted)
+        except TimeoutError:
+            return f"a sandbox of runtime {runtime!r} did not start in {PROBE_SECONDS:.0f} s"
+        except errors.IsoletError as error:
+            return f"a sandbox of runtime {runtime!r} could not be started: {error.message}"
+        finally:
+            await _quietly_remove(self._context, wanted.name)
+
+    async def _probe_with(self, wanted: SandboxConfig) -> str | None:
+        engine = self._context.engine
+        made = await engine.create(wanted)
+        differences = engine_config.differences(
+            engine_config.bounds(wanted), (await engine.inspect(made)).seen
+        )
+        if differences:
+            return "the engine does not keep the bounds asked for: " + "; ".join(differences)
+        await engine.start(made)
+        seen = await engine.inspect(made)
+        while seen.status is Status.CREATED:
+            await asyncio.sleep(_PROBE_LOOK_SECONDS)
+            seen = await engine.inspect(made)
+        if not self._context.proof_of_runtime(seen.pid):
+            return f"the host process of a sandbox is not {wanted.runtime}'s"
+        if await self._first_line(made) in ("", self._context.kernel):
+            return f"a program under {wanted.runtime!r} sees the host's own kernel"
+        return None
+
+    async def _first_line(self, container_id: str) -> str:
+        """What the probe printed: the kernel that it sees."""
+        nothing = dict.fromkeys(Stream, 0)
+        frames = self._context.engine.output(container_id, after=nothing, follow=True)
+        async for frame in frames:
+            return frame.data.decode(errors="replace").strip()
+        return ""
+
+    async def _probe_image(self) -> str | None:
+        for image in await self._context.engine.images():
+            has = await self._context.engine.image_has(image.id, ["/bin/sh", "/bin/sleep"])
+            if all(has.values()):
+                return image.id
+        return None
+
+
+def _runtimes_condition(runtimes: list[tuple[str, str | None]]) -> NodeCondition:
+    problems = [problem for _, problem in runtimes if problem is not None]
+    good = "a sandbox was started with " + ", ".join(name for name, _ in runtimes)
+    return verdict(
+        "RuntimeQualified", "; ".join(problems) if problems else None, "RuntimeUnusable", good
+    )
+
+
+def _engine_down(message: str) -> Qualification:
+    unknown = "not checked: the engine does not answer"
+    return Qualification(
+        conditions=(
+            verdict("EngineReady", message, "EngineUnavailable", ""),
+            NodeCondition(
+                type="RuntimeQualified", status="Unknown", reason="NotChecked", message=unknown
+            ),
+        )
+    )
+
+
+async def _quietly_remove(context: Context, name: str) -> None:
+    """A probe that stays is found by its label later; it must not fail the round."""
+    try:
+        await context.engine.remove(name)
+    except errors.IsoletError:
+        return
+
+
+def _probe(installation: str, image: str, runtime: str) -> SandboxConfig:
+    """A small sandbox with every bound that a real one has."""
+    return SandboxConfig(
+        name=names.container_name(installation, f"probe-{runtime}"),
+        image=image,
+        runtime=runtime,
+        user="65532:65532",
+        command=("/bin/sh", "-c", 'read -r k </proc/version; echo "$k"; exec sleep 30'),
+        labels={names.LABEL_INSTALLATION: installation, names.LABEL_KIND: "probe"},
+        cpu_millis=500,
+        memory_bytes=64 * _MIB,
+        nproc=8,
+        pids_limit=280,
+        nofile=256,
+        shm_bytes=_MIB,
+        log_bytes=_MIB,
+        working_dir="/",
+    )

@@ -1,0 +1,445 @@
+"""The agent's interface, put together: what is asked goes into the store, workers do the rest."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from datetime import datetime, timedelta
+from typing import Literal
+
+from isolet.agent.deadlines import DeadlineFile
+from isolet.agent.engine.base import EngineEvent, Stream
+from isolet.agent.policy import checks
+from isolet.agent.service.context import Context
+from isolet.agent.service.effects import Effects
+from isolet.agent.service.events import EventLog
+from isolet.agent.service.facts import Facts, oldest_dispatch
+from isolet.agent.service.images import Images
+from isolet.agent.service.inputs import Inputs
+from isolet.agent.service.node import Node, allocated
+from isolet.agent.service.output import OutputFiles
+from isolet.agent.service.sessions import Overran, Sessions
+from isolet.agent.service.watchers import Watchers
+from isolet.agent.service.worker import Worker
+from isolet.agent.steps import AgentStep
+from isolet.agent.store.base import Tombstone
+from isolet.base import errors, log, names, steps
+from isolet.plan import reasons
+from isolet.plan.sandbox_model import PinnedSpec, SandboxRecord, Stop, observed
+from isolet.wire.agent_api import Change, OutputChunk, Snapshot
+from isolet.wire.base import Fence
+from isolet.wire.execution import (
+    Amendment,
+    ExecRequest,
+    ExecResult,
+    ExecutionObserved,
+    ExecutionSpec,
+    ExecutionWanted,
+    Medium,
+    State,
+    Step,
+)
+from isolet.wire.node import NodeObserved, Stray
+
+TOMBSTONE_LIFE = timedelta(hours=25)
+"""Tombstones fence replays for at least 24 h (seed 004)."""
+
+PURGE_SECONDS = 600.0
+MAX_CHUNK_BYTES = 1 << 20
+
+_log = log.get("agent.service")
+
+
+class Service:
+    """Implements `isolet.wire.agent_api.AgentAPI` on one node."""
+
+    def __init__(self, context: Context, deadlines: DeadlineFile) -> None:
+        self._context = context
+        self._events = EventLog(
+            context.engine,
+            context.installation,
+            on_event=self._on_event,
+            on_connect=self._on_connect,
+        )
+        self._inputs = Inputs(context)
+        self._facts = Facts(context, Images(context.engine), self._inputs, self._events, self._wake)
+        self._effects = Effects(context, self._facts, self._inputs, deadlines)
+        self._sessions = Sessions(context)
+        self._watchers = Watchers(context.store, self._observed, _buried)
+        self._node = Node(context, self._watchers.node_changed)
+        self._workers: dict[str, tuple[Worker, asyncio.Task[None]]] = {}
+        self._background: list[asyncio.Task[None]] = []
+        self._admission = asyncio.Lock()
+        self._draining = False
+
+    # Life of the agent.
+
+    async def start(self, ended_by_watchdog: Sequence[str] = ()) -> None:
+        """Take up every record where it was left, before anything new is admitted."""
+        records = list(await self._context.store.list())
+        for uid in ended_by_watchdog:
+            self._facts.watchdog_ended(uid)
+        for record in records:
+            self._ensure_worker(record.uid)
+        since = oldest_dispatch(records, self._context.clock.now())
+        self._background = [
+            asyncio.create_task(loop)
+            for loop in (
+                self._events.run(since),
+                self._node.qualify_loop(),
+                self._node.refresh_loop(),
+                self._purge_loop(),
+            )
+        ]
+
+    def stop_admitting(self) -> None:
+        """Take no new Execution from now on; what runs goes on."""
+        self._draining = True
+
+    async def close(self) -> None:
+        """Let go of everything; sandboxes run on."""
+        tasks = [*self._background, *(task for _, task in self._workers.values())]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._facts.close()
+        self._workers.clear()
+
+    # What callers ask.
+
+    async def put(self, wanted: ExecutionWanted, fence: Fence | None) -> ExecutionObserved:
+        """See AgentAPI."""
+        await self._obey(fence)
+        digest = wanted.spec.digest(self._context.key)
+        record = await self._context.store.get(wanted.uid)
+        if record is None:
+            record = await self._admit(wanted, digest)
+        elif record.spec_digest != digest:
+            raise errors.Conflict(f"{wanted.uid} is known here with another spec")
+        if record.step is Step.RECORDED and record.outcome is None:
+            self._inputs.keep(wanted.uid, wanted.spec)
+        record = await self._apply(record, _mutable(wanted))
+        self._ensure_worker(wanted.uid)
+        return self._observed(record)
+
+    async def amend(self, uid: str, change: Amendment, fence: Fence | None) -> ExecutionObserved:
+        """See AgentAPI."""
+        await self._obey(fence)
+        record = await self._apply(await self._record(uid), change)
+        return self._observed(record)
+
+    async def remove(self, uid: str, fence: Fence | None) -> ExecutionObserved:
+        """See AgentAPI."""
+        await self._obey(fence)
+        store = self._context.store
+        while (record := await store.get(uid)) is not None:
+            if record.removing:
+                break
+            try:
+                record = await store.update(record.with_(removing=True))
+                break
+            except errors.Conflict:
+                continue
+        if record is None:
+            return await self._never_here(uid)
+        self._told(record)
+        return self._observed(record)
+
+    async def _never_here(self, uid: str) -> ExecutionObserved:
+        """Nothing of it is here; a tombstone keeps a delayed request from starting it later."""
+        store = self._context.store
+        tombstone = await store.tombstone(uid)
+        if tombstone is None:
+            await store.bury(uid, at=self._context.clock.now())
+            tombstone = await store.tombstone(uid)
+        assert tombstone is not None
+        return _buried(tombstone, 0)
+
+    async def get(self, uid: str) -> ExecutionObserved:
+        """See AgentAPI."""
+        record = await self._context.store.get(uid)
+        if record is not None:
+            return self._observed(record)
+        tombstone = await self._context.store.tombstone(uid)
+        if tombstone is None:
+            raise errors.NotFound(f"no Execution {uid} on this node")
+        return _buried(tombstone, 0)
+
+    async def snapshot(self) -> Snapshot:
+        """See AgentAPI."""
+        # Tombstones are left out: there may be a day's worth. Ask `get` about one uid.
+        records, _, newest = await self._context.store.changed_since(0)
+        return Snapshot(
+            epoch=self._context.store.epoch,
+            sequence=newest,
+            executions=tuple(self._observed(record) for record in records),
+        )
+
+    def watch(self, after: int) -> AsyncIterator[Change]:
+        """See AgentAPI."""
+        return self._watchers.stream(after)
+
+    async def output(
+        self, uid: str, stream: Literal["stdout", "stderr"], offset: int, limit: int
+    ) -> OutputChunk:
+        """See AgentAPI."""
+        record = await self._record(uid)
+        files = OutputFiles(self._context.output_folder(uid))
+        start, data, total = files.read(Stream(stream), offset, min(limit, MAX_CHUNK_BYTES))
+        return OutputChunk(
+            offset=start, data=data, total_bytes=total, complete=record.outcome is not None
+        )
+
+    async def exec(self, uid: str, request: ExecRequest) -> ExecResult:
+        """See AgentAPI."""
+        record = await self._record(uid)
+        problems = checks.exec_violations(request)
+        if problems:
+            raise errors.Invalid("; ".join(map(str, problems)))
+        if not record.spec.session:
+            raise errors.Conflict(f"{uid} runs one command and is no session", reason="NotASession")
+        if record.step is not Step.RUNNING or record.stop is not None:
+            raise errors.Conflict(f"{uid} is not running", reason="NotRunning")
+        await self._touch(uid)
+        try:
+            return await self._sessions.exec(record, request)
+        except (Overran, asyncio.CancelledError) as error:
+            await self._destroy(uid, error)
+            raise
+        finally:
+            await self._touch(uid)
+
+    async def node(self) -> NodeObserved:
+        """See AgentAPI."""
+        records, _, newest = await self._context.store.changed_since(0)
+        return self._node.account(newest, records)
+
+    async def remove_strays(self, names_: Sequence[str], fence: Fence | None) -> Sequence[Stray]:
+        """See AgentAPI."""
+        await self._obey(fence)
+        return await self._node.remove_strays(names_)
+
+    # How it is done.
+
+    async def _obey(self, fence: Fence | None) -> None:
+        if fence is not None:
+            await self._context.store.check_fence(fence)
+
+    async def _record(self, uid: str) -> SandboxRecord:
+        record = await self._context.store.get(uid)
+        if record is None:
+            raise errors.NotFound(f"no Execution {uid} on this node")
+        return record
+
+    async def _admit(self, wanted: ExecutionWanted, digest: str) -> SandboxRecord:
+        """The first time a uid is heard of: policy, room, then a durable record."""
+        if self._draining:
+            raise errors.Unavailable("the agent is shutting down", reason="ShuttingDown")
+        problems = checks.violations(wanted.spec, self._context.policy)
+        if problems:
+            raise errors.Refused("; ".join(map(str, problems)), reason="NodePolicy")
+        self._check_qualified(wanted.spec)
+        async with self._admission:
+            lack = checks.room(
+                self._context.policy, allocated(await self._context.store.list()), wanted.spec
+            )
+            if lack:
+                raise errors.Unavailable(lack, reason=reasons.NODE_FULL, retry_after=5.0)
+            # In memory before it is durable: the worker that finds the record needs it.
+            self._inputs.keep(wanted.uid, wanted.spec)
+            steps.reach(AgentStep.RECORD_BEFORE)
+            record = await self._context.store.add(self._new_record(wanted, digest))
+            steps.reach(AgentStep.RECORD_AFTER)
+        return record
+
+    def _check_qualified(self, spec: ExecutionSpec) -> None:
+        qualified = self._node.qualification
+        if spec.runtime not in qualified.runtimes:
+            why = next((c.message for c in qualified.conditions if c.status != "True"), "not yet")
+            raise errors.Unavailable(
+                f"runtime {spec.runtime} is not qualified on this node: {why}",
+                reason="RuntimeUnqualified",
+            )
+        if spec.workspace.medium.value not in qualified.media:
+            raise errors.Unavailable(
+                "Disk workspaces cannot be made on this node", reason="DiskUnqualified"
+            )
+
+    def _new_record(self, wanted: ExecutionWanted, digest: str) -> SandboxRecord:
+        now = self._context.clock.now()
+        return SandboxRecord(
+            uid=wanted.uid,
+            namespace=wanted.namespace,
+            name=wanted.name,
+            class_name=wanted.class_name,
+            generation=wanted.generation,
+            spec_digest=digest,
+            spec=pinned(wanted.spec),
+            state=wanted.state,
+            stop_reason=wanted.stop_reason,
+            active_deadline_seconds=wanted.active_deadline_seconds,
+            container_name=names.container_name(self._context.installation, wanted.uid),
+            created_at=now,
+            updated_at=now,
+        )
+
+    async def _apply(self, record: SandboxRecord, change: Amendment) -> SandboxRecord:
+        """Write what is mutable, if it differs; Terminated is one-way."""
+        limit = record.spec.maximum_deadline_seconds
+        if change.active_deadline_seconds > limit:
+            raise errors.Refused(
+                f"activeDeadlineSeconds {change.active_deadline_seconds} is over the maximum "
+                f"of {limit}",
+                reason="DeadlineNotAllowed",
+            )
+        while True:
+            changed = record.with_(
+                generation=max(record.generation, change.generation),
+                active_deadline_seconds=change.active_deadline_seconds,
+                state=State.TERMINATED if record.state is State.TERMINATED else change.state,
+                stop_reason=record.stop_reason or change.stop_reason,
+            )
+            if changed == record:
+                return record
+            try:
+                stored = await self._context.store.update(changed)
+            except errors.Conflict:
+                record = await self._record(record.uid)
+                continue
+            await self._effects.guard_again(stored)
+            self._told(stored)
+            return stored
+
+    async def _touch(self, uid: str) -> None:
+        """Note that the session is in use, for its idle timeout."""
+        await self._edit(uid, last_activity_boottime=self._context.clock.boottime())
+
+    async def _destroy(self, uid: str, error: BaseException) -> None:
+        """Have the whole sandbox ended for what one command in it did."""
+        reason = error.reason if isinstance(error, Overran) else reasons.CANCELLED
+        message = error.message if isinstance(error, Overran) else "a command in it was aborted"
+        await self._edit(uid, stop=Stop(reason=reason, message=message))
+
+    async def _edit(self, uid: str, **changes: object) -> None:
+        """Change a live record; one that has ended or been stopped keeps what it has."""
+        while True:
+            record = await self._context.store.get(uid)
+            if record is None or record.outcome is not None or record.stop is not None:
+                return
+            try:
+                self._told(await self._context.store.update(record.with_(**changes)))
+                return
+            except errors.Conflict:
+                continue
+
+    def _observed(self, record: SandboxRecord) -> ExecutionObserved:
+        return observed(self._with_output(record), deadline_at(record))
+
+    def _with_output(self, record: SandboxRecord) -> SandboxRecord:
+        """Add what is not in the store: live counts, and the tails, which are tenant data."""
+        if record.outcome is None:
+            return record.with_(output=self._facts.output(record))
+        limit = record.spec.status_tail_bytes
+        if not limit:
+            return record
+        files = OutputFiles(self._context.output_folder(record.uid))
+        tails = {s: files.read(s, -limit, limit)[1] for s in Stream}
+        return record.with_(
+            output=record.output.model_copy(
+                update={"stdout_tail": tails[Stream.STDOUT], "stderr_tail": tails[Stream.STDERR]}
+            )
+        )
+
+    # Workers.
+
+    def _ensure_worker(self, uid: str) -> None:
+        current = self._workers.get(uid)
+        if current is not None and not current[1].done():
+            current[0].wake()
+            return
+        worker = Worker(uid, self._context, self._facts, self._effects, self._changed)
+        task = asyncio.create_task(worker.run())
+        task.add_done_callback(lambda done: self._worker_done(uid, done))
+        self._workers[uid] = (worker, task)
+
+    def _worker_done(self, uid: str, task: asyncio.Task[None]) -> None:
+        current = self._workers.get(uid)
+        if current is not None and current[1] is task:
+            del self._workers[uid]
+        if not task.cancelled() and task.exception() is not None:
+            _log.error("worker ended", exc_info=task.exception(), extra={"uid": uid})
+
+    def _wake(self, uid: str) -> None:
+        if uid in self._workers:
+            self._workers[uid][0].wake()
+
+    def _told(self, record: SandboxRecord) -> None:
+        self._watchers.changed()
+        self._ensure_worker(record.uid)
+
+    async def _changed(self, record: SandboxRecord | None) -> None:
+        self._watchers.changed()
+
+    def _on_event(self, event: EngineEvent) -> None:
+        self._wake(event.labels.get(names.LABEL_UID, ""))
+
+    def _on_connect(self) -> None:
+        """Events may have been missed: everyone looks."""
+        self._node.engine_back()
+        for worker, _ in self._workers.values():
+            worker.wake()
+
+    async def _purge_loop(self) -> None:
+        while True:
+            before = self._context.clock.now() - TOMBSTONE_LIFE
+            try:
+                await self._context.store.purge_tombstones(before=before)
+            except errors.IsoletError as error:
+                _log.warning("tombstones not purged", extra={"reason": error.reason})
+            await asyncio.sleep(PURGE_SECONDS)
+
+
+def pinned(spec: ExecutionSpec) -> PinnedSpec:
+    """What is kept of a spec: no value and no argument."""
+    return PinnedSpec(
+        image=spec.image,
+        runtime=spec.runtime,
+        user=spec.user,
+        resources=spec.resources,
+        medium=Medium(spec.workspace.medium),
+        workspace_executable=spec.workspace.executable,
+        tmp_executable=spec.tmp_executable,
+        retain_seconds=spec.workspace.retain_seconds,
+        session=not spec.command,
+        maximum_deadline_seconds=spec.maximum_deadline_seconds,
+        idle_timeout_seconds=spec.idle_timeout_seconds,
+        status_tail_bytes=spec.status_tail_bytes,
+        env_names=tuple(variable.name for variable in spec.env),
+    )
+
+
+def deadline_at(record: SandboxRecord) -> datetime | None:
+    """The deadline in wall time, for people."""
+    if record.started_at is None:
+        return None
+    return record.started_at + timedelta(seconds=record.active_deadline_seconds)
+
+
+def _mutable(wanted: ExecutionWanted) -> Amendment:
+    return Amendment(
+        generation=wanted.generation,
+        active_deadline_seconds=wanted.active_deadline_seconds,
+        state=wanted.state,
+        stop_reason=wanted.stop_reason,
+    )
+
+
+def _buried(tombstone: Tombstone, sequence: int) -> ExecutionObserved:
+    return ExecutionObserved(
+        uid=tombstone.uid,
+        namespace=tombstone.namespace,
+        name=tombstone.name,
+        sequence=sequence,
+        spec_digest=tombstone.spec_digest,
+        step=Step.DISPOSED,
+        removing=True,
+        nothing_left=True,
+    )

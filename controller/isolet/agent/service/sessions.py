@@ -1,0 +1,143 @@
+"""Commands inside a running session: attached, bounded in time and output.
+
+Docker cannot end the tree of one exec, so a command that passes its time or its output limit ends
+the whole sandbox, siblings included (seed 000: "A command timeout, output overflow, or abort
+destroys the complete container").
+"""
+
+import asyncio
+import itertools
+from dataclasses import dataclass, field
+
+from isolet.agent.engine.base import ExecStream, Stream
+from isolet.agent.service import config, inputs
+from isolet.agent.service.context import Context
+from isolet.agent.workspace import script
+from isolet.agent.workspace.script import ControlLines
+from isolet.base import errors
+from isolet.plan import reasons
+from isolet.plan.sandbox_model import Control, SandboxRecord
+from isolet.wire.execution import ExecRequest, ExecResult
+
+EXIT_LOOK_SECONDS = 0.05
+EXIT_LOOKS = 200
+"""The engine may report an exec as running for a moment after its streams have closed."""
+
+
+class Overran(errors.Refused):
+    """The command passed a bound; its sandbox must go."""
+
+
+@dataclass
+class _Collected:
+    """Output of one command, up to the cap."""
+
+    cap: int
+    lines: ControlLines
+    stdout: bytearray = field(default_factory=bytearray)
+    stderr: bytearray = field(default_factory=bytearray)
+    control: Control | None = None
+    detail: str = ""
+
+    def take(self, stream: Stream, data: bytes) -> None:
+        if stream is Stream.STDOUT:
+            event, data = self.lines.feed(data)
+            if event is not None:
+                self.control, self.detail = Control(event.kind), event.message
+        target = self.stdout if stream is Stream.STDOUT else self.stderr
+        target += data
+        if len(self.stdout) + len(self.stderr) > self.cap:
+            raise Overran(
+                f"the command printed more than {self.cap} bytes; its session is destroyed",
+                reason=reasons.OUTPUT_LIMIT_EXCEEDED,
+            )
+
+
+class Sessions:
+    """Runs commands in sessions."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._numbers = itertools.count(1)
+
+    async def exec(self, record: SandboxRecord, request: ExecRequest) -> ExecResult:
+        """Run one command to its end.
+
+        Raises:
+            Overran: it passed its time or the output limit; the caller ends the sandbox.
+            Invalid: an argument or value that cannot be passed on.
+            Refused: the program cannot be started (reason `StartFailed`).
+            Unavailable: the engine went away meanwhile.
+        """
+        launch = f"exec-{next(self._numbers)}"
+        nonce = self._context.nonce(record.uid, launch)
+        content = script.build(
+            argv=request.command,
+            env=inputs.env_pairs(request.env),
+            nonce=nonce,
+            cwd=request.cwd,
+            guard_seconds=None,
+        )
+        self._context.launches.write(record.uid, launch, content)
+        try:
+            return await self._run(record, request, launch, nonce)
+        finally:
+            self._context.launches.clear(record.uid, launch)
+
+    async def _run(
+        self, record: SandboxRecord, request: ExecRequest, launch: str, nonce: str
+    ) -> ExecResult:
+        collected = _Collected(record.spec.resources.output_bytes, ControlLines(nonce))
+        started_at = self._context.clock.now()
+        try:
+            async with asyncio.timeout(request.timeout_seconds):
+                code = await self._attached(record, request, launch, collected)
+        except TimeoutError:
+            raise Overran(
+                f"the command ran longer than {request.timeout_seconds} s; "
+                "its session is destroyed",
+                reason=reasons.COMMAND_TIMEOUT,
+            ) from None
+        if collected.control in (Control.START_FAILED, Control.EXEC_FAILED):
+            raise errors.Refused(collected.detail, reason=reasons.START_FAILED)
+        return ExecResult(
+            exit_code=code,
+            stdout=bytes(collected.stdout),
+            stderr=bytes(collected.stderr),
+            started_at=started_at,
+            completed_at=self._context.clock.now(),
+        )
+
+    async def _attached(
+        self, record: SandboxRecord, request: ExecRequest, launch: str, collected: _Collected
+    ) -> int:
+        engine = self._context.engine
+        async with engine.exec(
+            record.container_name,
+            ("/bin/sh", f"{config.LAUNCH_TARGET}/{launch}"),
+            user=record.spec.user,
+            working_dir="/workspace",
+            stdin=True,
+        ) as stream:
+            feeder = asyncio.create_task(_feed(stream, request.stdin))
+            try:
+                # Both at once: writing all input before reading any output would deadlock.
+                async for source, data in stream.output():
+                    collected.take(source, data)
+            finally:
+                feeder.cancel()
+                await asyncio.gather(feeder, return_exceptions=True)
+        return await self._exit_code(stream.id)
+
+    async def _exit_code(self, exec_id: str) -> int:
+        for _ in range(EXIT_LOOKS):
+            facts = await self._context.engine.inspect_exec(exec_id)
+            if not facts.running and facts.exit_code is not None:
+                return facts.exit_code
+            await asyncio.sleep(EXIT_LOOK_SECONDS)
+        raise errors.Unconfirmed("the engine does not say how the command ended")
+
+
+async def _feed(stream: ExecStream, data: bytes) -> None:
+    await stream.write(data)
+    await stream.close_stdin()

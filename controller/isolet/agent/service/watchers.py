@@ -1,0 +1,69 @@
+"""Changes for those who watch: a sequence number is the cursor, the store is the history."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+
+from isolet.agent.store.base import Store, Tombstone
+from isolet.plan.sandbox_model import SandboxRecord
+from isolet.wire.agent_api import Change
+from isolet.wire.execution import ExecutionObserved
+
+BOOKMARK_SECONDS = 5.0
+"""How often a quiet stream says that it lives."""
+
+
+class Watchers:
+    """Wakes every watch stream when something has changed."""
+
+    def __init__(
+        self,
+        store: Store,
+        observed: Callable[[SandboxRecord], ExecutionObserved],
+        buried: Callable[[Tombstone, int], ExecutionObserved],
+    ) -> None:
+        self._store = store
+        self._observed = observed
+        self._buried = buried
+        self._streams: set[asyncio.Event] = set()
+        self._node_changes = 0
+
+    def changed(self) -> None:
+        """A record has changed."""
+        for stream in self._streams:
+            stream.set()
+
+    def node_changed(self) -> None:
+        """The node's own account has changed."""
+        self._node_changes += 1
+        self.changed()
+
+    async def stream(self, after: int) -> AsyncIterator[Change]:
+        """Everything changed after `after`, then live; a bookmark whenever it is quiet."""
+        wake = asyncio.Event()
+        self._streams.add(wake)
+        told = self._node_changes
+        try:
+            while True:
+                wake.clear()
+                records, tombstones, newest = await self._store.changed_since(after)
+                for record in records:
+                    yield self._change(record.sequence, self._observed(record))
+                for tombstone in tombstones:
+                    yield self._change(newest, self._buried(tombstone, newest))
+                after = newest
+                told, news = self._node_changes, self._node_changes != told
+                yield Change(epoch=self._store.epoch, sequence=newest, node_changed=news)
+                await _wait(wake)
+        finally:
+            self._streams.discard(wake)
+
+    def _change(self, sequence: int, execution: ExecutionObserved) -> Change:
+        return Change(epoch=self._store.epoch, sequence=sequence, execution=execution)
+
+
+async def _wait(wake: asyncio.Event) -> None:
+    try:
+        async with asyncio.timeout(BOOKMARK_SECONDS):
+            await wake.wait()
+    except TimeoutError:
+        return

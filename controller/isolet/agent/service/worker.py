@@ -1,0 +1,139 @@
+"""One worker a sandbox: gather, decide, perform, wait; until its record is buried.
+
+Woken by a message, an engine event or time. An error ends the pass, not the worker: the next pass
+looks afresh. What cannot be confirmed for a while is told as `waiting` and retried with backoff, so
+that one bad sandbox (a quarantined slot) never stops the node.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from isolet.agent.service.context import Context
+from isolet.agent.service.effects import Effects
+from isolet.agent.service.facts import Facts
+from isolet.base import errors, log
+from isolet.plan import reasons, sandbox
+from isolet.plan.sandbox_model import SandboxRecord
+from isolet.wire.execution import Waiting
+
+FIRST_BACKOFF_SECONDS = 0.2
+LONGEST_BACKOFF_SECONDS = 30.0
+SETTLED_LOOK_SECONDS = 300.0
+"""A sandbox with nothing to do is looked at this often all the same."""
+
+
+class Worker:
+    """Drives one uid."""
+
+    def __init__(
+        self,
+        uid: str,
+        context: Context,
+        facts: Facts,
+        effects: Effects,
+        changed: Callable[[SandboxRecord | None], Awaitable[None]],
+    ) -> None:
+        self._uid = uid
+        self._context = context
+        self._facts = facts
+        self._effects = effects
+        self._changed = changed
+        self._wake = asyncio.Event()
+        self._backoff = 0.0
+        self._log = log.get("agent.worker", uid=uid)
+
+    def wake(self) -> None:
+        """Something may have changed: look now."""
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Passes until the record is buried."""
+        while True:
+            self._wake.clear()
+            delay = await self._guarded_pass()
+            if delay is None:
+                await self._facts.drop(self._uid)
+                return
+            await self._sleep(delay)
+
+    async def _sleep(self, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._wake.wait()
+        except TimeoutError:
+            return
+        # A wake does not undo a backoff: a container that flaps must not turn into a busy loop.
+        if self._backoff > FIRST_BACKOFF_SECONDS:
+            await asyncio.sleep(FIRST_BACKOFF_SECONDS)
+
+    async def _guarded_pass(self) -> float | None:
+        """One pass; seconds to the next, None when there will be none."""
+        try:
+            delay = await self._pass()
+            self._backoff = 0.0
+            return delay
+        except errors.Conflict as error:
+            if error.reason == "StaleRevision":
+                return 0.0
+            return await self._failed(error)
+        except errors.IsoletError as error:
+            return await self._failed(error)
+        except Exception:
+            self._log.exception("pass failed")
+            return self._back_off()
+
+    async def _pass(self) -> float | None:
+        record = await self._context.store.get(self._uid)
+        if record is None:
+            return None
+        facts = await self._facts.gather(record)
+        decision = sandbox.decide(record, facts, self._context.moment())
+        for action in decision.actions:
+            before = record
+            after = await self._effects.perform(action, record)
+            if after is None:
+                await self._changed(None)
+                return None
+            record = after
+            if record.sequence != before.sequence:
+                await self._changed(record)
+            if record.outcome is not None and before.outcome is None:
+                break  # The rest of the plan was for a sandbox that is to live.
+        if decision.actions:
+            return 0.0
+        await self._tell_waiting(record, decision.waiting)
+        return decision.look_again_in or SETTLED_LOOK_SECONDS
+
+    async def _tell_waiting(self, record: SandboxRecord, waiting: Waiting | None) -> None:
+        if record.waiting != waiting:
+            await self._changed(await self._context.store.update(record.with_(waiting=waiting)))
+
+    async def _failed(self, error: errors.IsoletError) -> float:
+        self._log.warning("will look again", extra={"reason": error.reason, "why": error.message})
+        delay = self._back_off()
+        record = await self._context.store.get(self._uid)
+        if record is not None:
+            try:
+                await self._tell_waiting(record, _waiting_for(record, error))
+            except errors.IsoletError as second:
+                self._log.warning("could not be recorded", extra={"reason": second.reason})
+        return delay
+
+    def _back_off(self) -> float:
+        self._backoff = min(LONGEST_BACKOFF_SECONDS, max(FIRST_BACKOFF_SECONDS, self._backoff * 2))
+        return self._backoff
+
+
+def _waiting_for(record: SandboxRecord, error: errors.IsoletError) -> Waiting:
+    """What to tell those who wait: what is being tried, and why it does not succeed."""
+    if record.outcome is not None:
+        return Waiting(
+            reason=reasons.QUARANTINED,
+            message=f"what is left of it cannot be removed yet: {error.message}",
+        )
+    if record.stop is not None:
+        return Waiting(
+            reason=reasons.CANCEL_UNVERIFIED,
+            message=f"its end is not confirmed yet: {error.message}",
+        )
+    return Waiting(reason=error.reason, message=error.message)

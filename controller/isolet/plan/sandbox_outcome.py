@@ -1,0 +1,112 @@
+"""From what was seen of an ended sandbox to its outcome. PURE, and never more than was seen."""
+
+from isolet.plan import reasons
+from isolet.plan.sandbox_model import (
+    ContainerFacts,
+    Control,
+    Moment,
+    SandboxFacts,
+    SandboxRecord,
+    Stop,
+)
+from isolet.wire.execution import Outcome
+
+
+def never_started(stop: Stop) -> Outcome:
+    """The end was asked for before anything ran."""
+    return Outcome(
+        succeeded=stop.succeeded, reason=stop.reason, message=f"{stop.message}; nothing had run"
+    )
+
+
+def lost(record: SandboxRecord, now: Moment) -> Outcome:
+    """The container is gone. A recorded stop explains it only if we were ending it."""
+    if record.boot_id != now.boot_id:
+        return _node_restarted()
+    if record.stop is not None:
+        return _stopped(record.stop, None)
+    return Outcome(
+        succeeded=False,
+        reason=reasons.CONTAINER_LOST,
+        message="its container was removed by someone else while it ran",
+    )
+
+
+def of_exit(
+    record: SandboxRecord, facts: SandboxFacts, seen: ContainerFacts, now: Moment
+) -> Outcome:
+    """The container has exited and its output has been read as far as it can be."""
+    code = seen.exit_code
+    if record.stop is not None:
+        return _stopped(record.stop, code)
+    if facts.control in (Control.START_FAILED, Control.EXEC_FAILED):
+        return Outcome(
+            succeeded=False,
+            reason=reasons.START_FAILED,
+            message=facts.control_detail or "the program could not be started",
+        )
+    if seen.oom:
+        return Outcome(
+            succeeded=False,
+            reason=reasons.OOM_KILLED,
+            message=f"killed at its memory limit of {record.spec.resources.memory_bytes} bytes",
+            exit_code=code,
+        )
+    if record.boot_id != now.boot_id:
+        return _node_restarted()
+    if _guard_fired(record, seen):
+        return _stopped(
+            Stop(
+                reason=reasons.DEADLINE_EXCEEDED,
+                message=f"ran longer than {record.active_deadline_seconds} s",
+            ),
+            code,
+        )
+    return _own_exit(record, facts, code)
+
+
+def _own_exit(record: SandboxRecord, facts: SandboxFacts, code: int | None) -> Outcome:
+    if record.spec.session:
+        return Outcome(
+            succeeded=False,
+            reason=reasons.NON_ZERO_EXIT,
+            message="the session's main process was ended from inside the sandbox",
+            exit_code=code,
+        )
+    if code == 0:
+        return Outcome(
+            succeeded=True, reason=reasons.SUCCEEDED, message="exited with code 0", exit_code=0
+        )
+    if facts.workspace_full:
+        return Outcome(
+            succeeded=False,
+            reason=reasons.WORKSPACE_FULL,
+            message=f"exited with code {code} and left its workspace full",
+            exit_code=code,
+        )
+    return Outcome(
+        succeeded=False,
+        reason=reasons.NON_ZERO_EXIT,
+        message=f"exited with code {code}",
+        exit_code=code,
+    )
+
+
+def _stopped(stop: Stop, code: int | None) -> Outcome:
+    return Outcome(
+        succeeded=stop.succeeded, reason=stop.reason, message=stop.message, exit_code=code
+    )
+
+
+def _node_restarted() -> Outcome:
+    return Outcome(
+        succeeded=False, reason=reasons.NODE_LOST, message="the node restarted while it ran"
+    )
+
+
+def _guard_fired(record: SandboxRecord, seen: ContainerFacts) -> bool:
+    """Whether the guard inside ended it while nobody outside looked: killed, and over its time."""
+    if seen.exit_code != 137 or seen.started_at is None or seen.finished_at is None:
+        return False
+    lived = (seen.finished_at - seen.started_at).total_seconds()
+    return lived >= record.active_deadline_seconds

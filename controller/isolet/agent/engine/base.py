@@ -55,6 +55,9 @@ class EngineInfo:
     memory_bytes: int
     cgroup_version: str
     warnings: tuple[str, ...] = ()
+    started_boottime: float | None = None
+    """When the engine's process was started, on the boot-time clock: the listener's credentials on
+    its socket name its pid. What ended before it has an incomplete log (facts/hard-joints F)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -201,6 +204,8 @@ class EngineEvent:
     labels: Mapping[str, str]
     at: datetime
     exit_code: int | None = None
+    """Of a `die`, and of an `exec_die`: true there also when the exec's client had left."""
+    exec_id: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,0 +1,49 @@
+"""An attached exec: both directions over one hijacked socket."""
+
+from collections.abc import AsyncIterator
+
+from isolet.agent.engine import base, streams, transport
+from isolet.base import errors
+
+
+class Exec:
+    """Implements `base.ExecStream`.
+
+    Reading and writing do not wait for each other here, so a caller that does both at once cannot
+    deadlock. One that first writes all can: then the program waits for its output to be read.
+    """
+
+    def __init__(self, exec_id: str, connection: transport.Connection, rest: bytes) -> None:
+        self.id = exec_id
+        self._connection = connection
+        self._rest = rest
+        self._frames = streams.Frames()
+
+    async def output(self) -> AsyncIterator[tuple[base.Stream, bytes]]:
+        """Output as it comes; ends when the exec's streams are closed.
+
+        The end does not say that the engine is well: a dying engine closes the connection too, so
+        the exit code is asked for, not assumed. Raises Unavailable when it ends within a frame.
+        """
+        try:
+            data, self._rest = self._rest, b""
+            while True:
+                for frame in self._frames.feed(data):
+                    yield frame
+                data = await self._connection.receive()
+                if not data:
+                    self._frames.end()
+                    return
+        except transport.Lost as error:
+            raise errors.Unavailable(f"the exec's stream broke off: {error}") from error
+
+    async def write(self, data: bytes) -> None:
+        """Send to its stdin, with back-pressure; a closed reader is not an error."""
+        try:
+            await self._connection.send(data)
+        except transport.Lost:
+            return
+
+    async def close_stdin(self) -> None:
+        """Deliver end of input."""
+        self._connection.finish_sending()

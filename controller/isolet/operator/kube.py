@@ -1,7 +1,8 @@
 """How the operator speaks of Kubernetes: kinds, keys, objects, and the calls it needs.
 
 Objects are plain dicts as the API server sent them; they are read through `isolet.api` types where
-a decision needs them. `Cluster` is what the rest of the operator sees; `cluster.py` is the real one.
+a decision needs them. `Cluster` is what the rest of the operator sees; `cluster.py` has the real
+one.
 """
 
 from dataclasses import dataclass, field

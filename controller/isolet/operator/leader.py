@@ -1,10 +1,10 @@
 """One leader at a time: a Lease, held by a thread of its own.
 
 Time is this machine's boot-time clock alone: another holder's lease has run out when *we* have seen
-it unchanged for its whole duration, never because of a time written in it. The lease is renewed only
-while the main loop shows a heartbeat, so a hung leader is replaced; a leader that loses it ends its
-process at once. A Lease does not fence by itself: writes ask `Leadership.check` first, API writes
-carry a resource version, and agents get (Lease uid, transitions) and refuse an older one.
+it unchanged for its whole duration, never because of a time written in it. The lease is renewed
+only while the main loop shows a heartbeat, so a hung leader is replaced; a leader that loses it
+ends its process at once. A Lease does not fence by itself: writes ask `Leadership.check` first, API
+writes carry a resource version, and agents get (Lease uid, transitions) and refuse an older one.
 """
 
 import asyncio
@@ -80,6 +80,14 @@ class Leadership:
         if held is None or self._clock.boottime() >= held[1]:
             raise errors.Fenced("this operator does not hold the lease", reason="NotLeader")
         return held[0]
+
+    def remaining(self) -> float:
+        """Seconds until another may take the lease: how long what is sent now may still land."""
+        held = self._held
+        if held is None:
+            return 0.0
+        grace = self._times.duration - self._times.renew
+        return held[1] + grace - self._clock.boottime()
 
     @property
     def held(self) -> bool:
@@ -171,7 +179,7 @@ class Elector:
         self._keep(lease, sent)
 
     async def _after_conflict(self, transitions: int) -> None:
-        """Somebody wrote the lease: an earlier renewal of ours whose answer was lost, or a rival."""
+        """Somebody wrote it: an earlier renewal of ours whose answer was lost, or a rival."""
         lease = await self._get()
         if lease is None or (_holder(lease), _transitions(lease)) != (self._identity, transitions):
             raise errors.Fenced("another operator holds the lease", reason="LeaseLost")
@@ -198,15 +206,17 @@ class Elector:
         _log.info("leading", extra={"transitions": _transitions(lease)})
 
     def _is_free(self, lease: Object) -> bool:
-        """Whether its holder gave it back, or has been silent for a whole duration as *we* saw it."""
+        """Whether its holder gave it back, or was silent for a whole duration as *we* saw it."""
         now = self._clock.boottime()
         version = str(lease["metadata"]["resourceVersion"])
         if self._seen is None or self._seen.version != version:
             spec = lease.get("spec") or {}
             stated = float(spec.get("leaseDurationSeconds") or 0)
-            duration = max(stated, self._times.duration)
+            # Bounded: a nonsensical duration must not lock everyone out for ever.
+            duration = min(max(stated, self._times.duration), 10 * self._times.duration)
             self._seen = _Seen(_holder(lease), _transitions(lease), version, duration, now)
-        if not self._seen.holder:
+        if self._seen.holder in ("", self._identity):
+            # Given back; or an attempt of this very process whose answer was lost.
             return True
         return now >= self._seen.since + self._seen.duration
 

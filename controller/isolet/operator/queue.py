@@ -1,8 +1,8 @@
 """Keys to work on: one pass a key at a time, coalesced, delayed, backed off.
 
 `Schedule` is the whole behaviour, without a loop or a clock of its own; `WorkQueue` lets N workers
-take from it. An `add` carries no reason: losing or repeating one changes nothing, since a pass looks
-at what is.
+take from it. An `add` carries no reason: losing or repeating one changes nothing, since a pass
+looks at what is.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ _log = log.get("operator.queue")
 class Backoff:
     """Delays after failures in a row: `base`, doubled each time, at most `cap`, jittered."""
 
-    base: float = 0.5
+    base: float = 0.1
     cap: float = 60.0
     jitter: Callable[[], float] = random.random
     """A number in [0, 1); the delay lies between half and all of its nominal value."""

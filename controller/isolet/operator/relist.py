@@ -1,9 +1,9 @@
 """The operator's own list of everything: what the watch may have missed, and whether it lives.
 
 kopf does not report deletions that fell into a gap of its watch, and a watch can die in silence.
-Every few minutes, and when this process becomes leader, each kind is listed in pages: news goes into
-the cache, what is gone is dropped, and every key is rung (that is the resync). If the watch has not
-delivered within a grace what the list has shown, the watch is dead: liveness fails.
+Every few minutes, and when this process becomes leader, each kind is listed in pages: news goes
+into the cache, what is gone is dropped, and every key is rung (that is the resync). If the watch
+has not delivered within a grace what the list has shown, the watch is dead: liveness fails.
 """
 
 import asyncio

@@ -1,0 +1,253 @@
+"""One agent as this leader follows it: its account, its records, and when it was last heard.
+
+A link lists the agent's records, then follows its changes; whatever breaks, it begins again. What
+it holds is kept while the agent is away, since nobody but this leader gives the agent work: absence
+of a record means absence only once a snapshot of the agent's present epoch has been read
+(`synced`).
+"""
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from isolet.base import errors, log
+from isolet.base.clock import Clock
+from isolet.plan.model import Absent, Contact, Fact, Known, Unknown
+from isolet.wire.agent_api import AgentAPI, Change, Snapshot
+from isolet.wire.execution import ExecutionObserved
+from isolet.wire.node import NodeObserved
+
+_log = log.get("operator.nodes")
+
+
+class Agent(AgentAPI, Protocol):
+    """An agent and the connections to it."""
+
+    async def close(self) -> None:
+        """Close the connections."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class NodeEndpoint:
+    """Where an agent is, and whom its certificate must name."""
+
+    endpoint: str
+    server_name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkTimes:
+    """Seconds."""
+
+    account_every: float = 10.0
+    """The account is read again after so long, or when the agent says that it changed."""
+    request: float = 10.0
+    snapshot: float = 30.0
+    silence: float = 20.0
+    """A watch without a line for so long is taken for dead; bookmarks come every few seconds."""
+    backoff: float = 0.5
+    backoff_cap: float = 5.0
+
+
+class _BeginAgain(Exception):
+    """The agent is another than the one that was followed: read everything anew."""
+
+
+@dataclass
+class Link:
+    """The state and the task of one node. Used from the main loop only."""
+
+    name: str
+    endpoint: NodeEndpoint
+    agent: Agent
+    clock: Clock
+    changed: Callable[[ExecutionObserved], None]
+    """A record is new, different, or gone (then it is the last one)."""
+    accounted: Callable[[str], None]
+    """The account of the node of this name differs from before, or contact came or went."""
+    times: LinkTimes = field(default_factory=LinkTimes)
+    calls: int = 8
+    """How many calls of the operator may be under way at once."""
+
+    report: NodeObserved | None = None
+    records: dict[str, ExecutionObserved] = field(default_factory=dict)
+    synced: bool = False
+    epoch: str = ""
+    heard_at: float | None = None
+    problem: str = ""
+
+    def __post_init__(self) -> None:
+        self.watched_since = self.clock.monotonic()
+        self.gate = asyncio.Semaphore(self.calls)
+        self._ask = asyncio.Event()
+
+    def contact(self) -> Contact:
+        """How the agent is heard, as of now."""
+        return Contact(
+            watched_since=self.watched_since,
+            heard_at=self.heard_at,
+            problem=self.problem,
+            now=self.clock.monotonic(),
+        )
+
+    def record(self, uid: str) -> Fact[ExecutionObserved]:
+        """What is known of the agent's record of `uid`."""
+        known = self.records.get(uid)
+        if known is not None:
+            return Known(known)
+        if self.synced:
+            return Absent()
+        return Unknown(self.problem or f"the agent of node {self.name} was not read yet")
+
+    def learn(self, record: ExecutionObserved) -> None:
+        """Take in an answer or a change, unless a newer one is known."""
+        self._hear()
+        known = self.records.get(record.uid)
+        if known is not None and known.sequence >= record.sequence:
+            return
+        self.records[record.uid] = record
+        self.changed(record)
+
+    def forget(self, uid: str) -> None:
+        """The agent says that it knows no such uid, or the record is of no more use."""
+        self.records.pop(uid, None)
+
+    async def run(self) -> None:
+        """Follow the agent until cancelled."""
+        failures = 0
+        try:
+            while True:
+                heard_before = self.heard_at
+                try:
+                    await self._follow()
+                except _BeginAgain:
+                    self.problem = ""
+                except errors.IsoletError as error:
+                    self._lost(error.message)
+                except TimeoutError:
+                    self._lost("no answer in time")
+                except Exception as error:
+                    _log.exception("link broke off", extra={"node": self.name})
+                    self._lost(f"unexpected {type(error).__name__}")
+                failures = 0 if self.heard_at != heard_before else failures + 1
+                await asyncio.sleep(self._delay(failures))
+        finally:
+            with contextlib.suppress(Exception):
+                await self.agent.close()
+
+    async def _follow(self) -> None:
+        await self._account()
+        async with asyncio.timeout(self.times.snapshot):
+            snapshot = await self.agent.snapshot()
+        self._install(snapshot)
+        self.problem = ""
+        watching = asyncio.create_task(self._watch(snapshot.sequence))
+        asking = asyncio.create_task(self._ask_for_ever())
+        try:
+            done, _ = await asyncio.wait({watching, asking}, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            for task in (watching, asking):
+                task.cancel()
+            await asyncio.gather(watching, asking, return_exceptions=True)
+
+    async def _watch(self, after: int) -> None:
+        changes = self.agent.watch(after).__aiter__()
+        while True:
+            try:
+                async with asyncio.timeout(self.times.silence):
+                    change = await changes.__anext__()
+            except StopAsyncIteration:
+                raise errors.Unavailable("the agent ended its stream of changes") from None
+            self._take(change)
+
+    def _take(self, change: Change) -> None:
+        if change.epoch != self.epoch:
+            raise _BeginAgain
+        self._hear()
+        if change.execution is not None:
+            self.learn(change.execution)
+        if change.node_changed:
+            self._ask.set()
+
+    async def _ask_for_ever(self) -> None:
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self.times.account_every):
+                    await self._ask.wait()
+            self._ask.clear()
+            await self._account()
+            # A node that changes all the time is not asked all the time.
+            await asyncio.sleep(min(0.2, self.times.account_every))
+
+    async def _account(self) -> None:
+        async with asyncio.timeout(self.times.request):
+            report = await self.agent.node()
+        first = self.report is None or not self._is_followed()
+        differs = first or _essence(report) != _essence(self.report)
+        self.report = report
+        self._hear()
+        if report.epoch != self.epoch:
+            began = bool(self.epoch)
+            self._restart(report.epoch)
+            if began:
+                _log.warning("the agent's store is another one", extra={"node": self.name})
+                raise _BeginAgain
+        if differs:
+            self.accounted(self.name)
+
+    def _restart(self, epoch: str) -> None:
+        """Another epoch: nothing that was known of the agent's records holds any more."""
+        gone = list(self.records.values())
+        self.epoch, self.synced = epoch, False
+        self.records.clear()
+        for record in gone:
+            self.changed(record)
+        self.accounted(self.name)
+
+    def _install(self, snapshot: Snapshot) -> None:
+        """Replace what is known by a snapshot, except for answers that are newer than it."""
+        self._hear()
+        if snapshot.epoch != self.epoch:
+            raise _BeginAgain
+        old = self.records
+        new = {record.uid: record for record in snapshot.executions}
+        for uid, record in old.items():
+            listed = new.get(uid)
+            if record.sequence > (snapshot.sequence if listed is None else listed.sequence):
+                new[uid] = record
+        first, self.records, self.synced = not self.synced, new, True
+        for uid in {*old, *new}:
+            if old.get(uid) != new.get(uid):
+                self.changed(new.get(uid) or old[uid])
+        if first:
+            self.accounted(self.name)
+
+    def _hear(self) -> None:
+        self.heard_at = self.clock.monotonic()
+
+    def _is_followed(self) -> bool:
+        return not self.problem
+
+    def _lost(self, why: str) -> None:
+        first = not self.problem
+        self.problem = why
+        if first:
+            _log.warning("lost contact", extra={"node": self.name, "detail": why})
+            self.accounted(self.name)
+
+    def _delay(self, failures: int) -> float:
+        nominal = min(self.times.backoff_cap, self.times.backoff * 2.0 ** min(failures, 8))
+        return nominal * (0.5 + random.random() / 2)
+
+
+def _essence(report: NodeObserved | None) -> NodeObserved | None:
+    """An account without what differs every time."""
+    if report is None:
+        return None
+    return report.model_copy(update={"now": None, "sequence": 0})

@@ -32,11 +32,17 @@ class PinnedSpec:
     workspace_executable: bool
     tmp_executable: bool
     retain_seconds: int
-    session: bool
+    program: str
+    """First word of the command, for messages; empty for a session."""
     maximum_deadline_seconds: int
     idle_timeout_seconds: int | None
     status_tail_bytes: int
     env_names: tuple[str, ...] = ()
+
+    @property
+    def session(self) -> bool:
+        """Whether it lives until it is ended, rather than with one command."""
+        return not self.program
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -190,6 +196,7 @@ class SandboxFacts:
     """Arguments and env values are at hand, in memory or in the launch folder."""
     control: Control | None = None
     control_detail: str = ""
+    """Why it could not be started: `missing`, `not-executable`, `bad-cwd`, or the shell's code."""
     output_done: bool = False
     """The follower has read the log to its end, or has given up and said so."""
     overflow: bool = False

@@ -43,7 +43,7 @@ def of_exit(
         return Outcome(
             succeeded=False,
             reason=reasons.START_FAILED,
-            message=facts.control_detail or "the program could not be started",
+            message=not_started(record.spec.program, facts.control_detail),
         )
     if seen.oom:
         return Outcome(
@@ -63,6 +63,18 @@ def of_exit(
             code,
         )
     return _own_exit(record, facts, code)
+
+
+def not_started(program: str, why: str) -> str:
+    """Why a program could not be run, in words that name it."""
+    match why:
+        case "missing":
+            return f"program {program!r} was not found in the image"
+        case "not-executable":
+            return f"{program!r} is not an executable file: permission denied"
+        case "bad-cwd":
+            return "the working folder does not exist or cannot be entered"
+    return f"the kernel refused to run {program!r} (exec failed, code {why})"
 
 
 def _own_exit(record: SandboxRecord, facts: SandboxFacts, code: int | None) -> Outcome:

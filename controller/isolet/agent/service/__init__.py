@@ -1,1 +1,1 @@
-"""What the agent does with what it is told: one worker a sandbox, woken by message, event or time."""
+"""What the agent does with what it is told: one worker a sandbox, woken by event or time."""

@@ -1,12 +1,10 @@
 """From a record to the sandbox that is asked of the engine. Pure."""
 
 from isolet.agent.engine.base import BindMount, SandboxConfig, Tmpfs, VolumeMount
+from isolet.agent.workspace.script import MOUNT_POINT
 from isolet.base import names
 from isolet.plan.sandbox_model import SandboxRecord
 from isolet.wire.execution import Medium
-
-LAUNCH_TARGET = "/.isolet"
-"""Where a sandbox finds its launch folder, read-only."""
 
 MAIN_SCRIPT = "run"
 """The launch script of the main program in that folder."""
@@ -29,7 +27,7 @@ def sandbox(record: SandboxRecord, *, installation: str, launch_folder: str) -> 
         image=record.image_id or spec.image,
         runtime=spec.runtime,
         user=spec.user,
-        command=("/bin/sh", f"{LAUNCH_TARGET}/{MAIN_SCRIPT}"),
+        command=("/bin/sh", f"{MOUNT_POINT}/{MAIN_SCRIPT}"),
         labels=labels(record, installation),
         cpu_millis=spec.resources.cpu_millis,
         memory_bytes=spec.resources.memory_bytes,
@@ -39,7 +37,7 @@ def sandbox(record: SandboxRecord, *, installation: str, launch_folder: str) -> 
         shm_bytes=spec.resources.shm_bytes,
         log_bytes=log_bytes(spec.resources.output_bytes),
         tmpfs=_tmpfs(record),
-        binds=(BindMount(source=launch_folder, target=LAUNCH_TARGET),),
+        binds=(BindMount(source=launch_folder, target=MOUNT_POINT),),
         volumes=_volumes(record),
     )
 

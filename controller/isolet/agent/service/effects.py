@@ -4,6 +4,9 @@ Each method may be cut off anywhere and repeated: names are deterministic, "alre
 labels is adopted, and the store changes by compare-and-set.
 """
 
+from collections.abc import Awaitable, Callable
+from typing import Any
+
 from isolet.agent.deadlines import DeadlineFile, Entry
 from isolet.agent.engine import config as engine_config
 from isolet.agent.engine.base import Container, SandboxConfig, Status
@@ -13,12 +16,12 @@ from isolet.agent.service.facts import Facts
 from isolet.agent.service.inputs import Inputs
 from isolet.agent.service.output import OutputFiles
 from isolet.agent.steps import AgentStep
-from isolet.base import errors, log, steps
+from isolet.base import errors, steps
 from isolet.plan import reasons, sandbox_model
 from isolet.plan.sandbox_model import SandboxRecord
 from isolet.wire.execution import Medium, Outcome, Step
 
-_log = log.get("agent.effects")
+Performer = Callable[[SandboxRecord, Any], Awaitable[SandboxRecord | None]]
 
 
 class Effects:
@@ -31,36 +34,27 @@ class Effects:
         self._facts = facts
         self._inputs = inputs
         self._deadlines = deadlines
+        self._performers: dict[type[sandbox_model.Action], Performer] = {
+            sandbox_model.Create: self._create,
+            sandbox_model.Dispatch: self._dispatch,
+            sandbox_model.Start: self._start,
+            sandbox_model.Undispatch: self._undispatch,
+            sandbox_model.RecordRunning: self._record_running,
+            sandbox_model.RecordStop: self._record_stop,
+            sandbox_model.End: self._end,
+            sandbox_model.RemoveContainer: self._remove_unstarted,
+            sandbox_model.RecordEnd: self._record_outcome,
+            sandbox_model.Dispose: self._dispose,
+            sandbox_model.Bury: self._bury,
+        }
 
     async def perform(
         self, action: sandbox_model.Action, record: SandboxRecord
     ) -> SandboxRecord | None:
         """Do one action; returns the record afterwards, None once it is buried."""
-        match action:
-            case sandbox_model.Create():
-                return await self._create(record)
-            case sandbox_model.Dispatch():
-                return await self._dispatch(record)
-            case sandbox_model.Start():
-                return await self._start(record)
-            case sandbox_model.Undispatch():
-                return await self._undispatch(record)
-            case sandbox_model.RecordRunning():
-                return await self._record_running(record, action)
-            case sandbox_model.RecordStop():
-                return await self._record_stop(record, action)
-            case sandbox_model.End():
-                return await self._end(record, action)
-            case sandbox_model.RemoveContainer():
-                return await self._remove_unstarted(record)
-            case sandbox_model.RecordEnd():
-                return await self._record_end(record, action.outcome)
-            case sandbox_model.Dispose():
-                return await self._dispose(record)
-            case sandbox_model.Bury():
-                return await self._bury(record)
+        return await self._performers[type(action)](record, action)
 
-    async def _create(self, record: SandboxRecord) -> SandboxRecord | None:
+    async def _create(self, record: SandboxRecord, _: object) -> SandboxRecord | None:
         context = self._context
         steps.reach(AgentStep.LAUNCH_BEFORE)
         self._inputs.lay_down(record.uid)
@@ -70,7 +64,7 @@ class Effects:
         wanted = config.sandbox(
             record.with_(image_id=self._facts.image_id(record)),
             installation=context.installation,
-            launch_folder=context.launches.folder(record.uid),
+            launch_folder=str(context.launches.folder(record.uid)),
         )
         async with context.starts:
             steps.reach(AgentStep.CREATE_BEFORE)
@@ -114,7 +108,7 @@ class Effects:
                 return made
             raise
 
-    async def _dispatch(self, record: SandboxRecord) -> SandboxRecord:
+    async def _dispatch(self, record: SandboxRecord, _: object) -> SandboxRecord:
         now = self._context.moment()
         dispatched = record.with_(
             step=Step.DISPATCHED,
@@ -130,7 +124,7 @@ class Effects:
         steps.reach(AgentStep.DISPATCH_AFTER)
         return stored
 
-    async def _start(self, record: SandboxRecord) -> SandboxRecord:
+    async def _start(self, record: SandboxRecord, _: object) -> SandboxRecord:
         assert record.container_id is not None
         context = self._context
         await self._check_device(record)
@@ -161,7 +155,7 @@ class Effects:
                 reason=reasons.ENGINE_UNAVAILABLE,
             )
 
-    async def _undispatch(self, record: SandboxRecord) -> SandboxRecord:
+    async def _undispatch(self, record: SandboxRecord, _: object) -> SandboxRecord:
         self._deadlines.remove(record.uid)
         return await self._context.store.update(
             record.with_(
@@ -205,10 +199,15 @@ class Effects:
         steps.reach(AgentStep.END_AFTER)
         return record
 
-    async def _remove_unstarted(self, record: SandboxRecord) -> SandboxRecord:
+    async def _remove_unstarted(self, record: SandboxRecord, _: object) -> SandboxRecord:
         self._facts.removing_unstarted(record)
         await self._context.engine.remove(record.container_name)
         return record
+
+    async def _record_outcome(
+        self, record: SandboxRecord, action: sandbox_model.RecordEnd
+    ) -> SandboxRecord:
+        return await self._record_end(record, action.outcome)
 
     async def _record_end(self, record: SandboxRecord, outcome: Outcome) -> SandboxRecord:
         now = self._context.moment()
@@ -229,7 +228,7 @@ class Effects:
         self._inputs.forget(record.uid)
         return stored
 
-    async def _dispose(self, record: SandboxRecord) -> SandboxRecord:
+    async def _dispose(self, record: SandboxRecord, _: object) -> SandboxRecord:
         context = self._context
         steps.reach(AgentStep.DISPOSE_BEFORE)
         await self._remove_ours(record)
@@ -261,7 +260,7 @@ class Effects:
         for volume in mine:
             await context.engine.remove_volume(volume.name)
 
-    async def _bury(self, record: SandboxRecord) -> None:
+    async def _bury(self, record: SandboxRecord, _: object) -> None:
         context = self._context
         OutputFiles(context.output_folder(record.uid)).delete()
         await context.store.bury(record.uid, at=context.clock.now())

@@ -1,7 +1,8 @@
 """The engine's event stream: hints that wake workers, and the few facts only events hold.
 
 Losing an event costs time, never truth: workers look at the engine itself. What is kept here is
-which containers were seen to start and to meet their memory limit, and whether the stream was whole.
+which containers were seen to start and to meet their memory limit, and whether the stream was
+whole.
 """
 
 import asyncio

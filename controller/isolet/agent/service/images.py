@@ -14,7 +14,7 @@ _FOLDERS = ("/bin", "/usr/bin", "/usr/local/bin", "/sbin", "/usr/sbin")
 
 
 class Images:
-    """Looks images up by reference and keeps the verdict on each id (an id never changes content)."""
+    """Looks images up by reference; the verdict on an id stands, for its content never changes."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine

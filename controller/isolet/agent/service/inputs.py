@@ -30,7 +30,10 @@ class Inputs:
 
     def at_hand(self, uid: str) -> bool:
         """Whether the sandbox could be started with what is here."""
-        return uid in self._scripts or self._context.launches.has(uid, config.MAIN_SCRIPT)
+        return (
+            uid in self._scripts
+            or (self._context.launches.folder(uid) / config.MAIN_SCRIPT).exists()
+        )
 
     def lay_down(self, uid: str) -> None:
         """Put the script where the sandbox will find it."""
@@ -41,15 +44,15 @@ class Inputs:
     def forget(self, uid: str) -> None:
         """Drop the script: it has been read, or never will be."""
         self._scripts.pop(uid, None)
-        self._context.launches.clear(uid, config.MAIN_SCRIPT)
+        self._context.launches.remove_file(uid, config.MAIN_SCRIPT)
 
 
 def launch_script(spec: ExecutionSpec, nonce: str) -> bytes:
     """The main program's launch script; a session's main program only keeps the sandbox alive."""
     lifetime = spec.maximum_deadline_seconds + GUARD_MARGIN_SECONDS
-    argv = spec.command or ("sleep", str(lifetime))
+    argv = spec.command or script.session(lifetime)
     return script.build(
-        argv=argv, env=env_pairs(spec.env), nonce=nonce, cwd=None, guard_seconds=lifetime
+        script.Launch(argv=argv, env=env_pairs(spec.env), nonce=nonce, guard_seconds=lifetime)
     )
 
 

@@ -136,9 +136,11 @@ class Node:
             if volume.labels.get(names.LABEL_UID) not in known:
                 age = (now - volume.created_at).total_seconds() if volume.created_at else 0.0
                 found.append(_stray("volume", volume.name, volume.labels, age))
-        for uid in await context.disks.list():
-            if uid not in known:
-                found.append(Stray(kind="disk", name=uid, uid=uid, age_seconds=0.0))
+        found.extend(
+            Stray(kind="disk", name=uid, uid=uid, age_seconds=0.0)
+            for uid in await context.disks.list()
+            if uid not in known
+        )
         return found
 
     async def _clear_probe(self, container_id: str, age: float) -> None:

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from isolet.agent.engine.base import Engine, Stream
-from isolet.agent.workspace.script import ControlLines
+from isolet.agent.workspace import control
+from isolet.agent.workspace.control import ControlLines
 from isolet.base import errors, log
 from isolet.plan.sandbox_model import Control
 from isolet.wire.execution import OutputFacts
@@ -153,6 +154,7 @@ class Follower:
             await self.stop()
             await self._read_rest(container_id)
         await self.stop()
+        self._finish_control()
         short = any(sink.fell_short for sink in self._sinks.values())
         self.incomplete = self.incomplete or lost or short
         for sink in self._sinks.values():
@@ -200,6 +202,9 @@ class Follower:
     def _take(self, stream: Stream, data: bytes) -> bool:
         if stream is Stream.STDOUT:
             data = self._without_control(data)
+        return self._store(stream, data)
+
+    def _store(self, stream: Stream, data: bytes) -> bool:
         room = self._cap - sum(sink.stored for sink in self._sinks.values())
         if data and not self._sinks[stream].take(data, max(0, room)):
             self.overflow = True
@@ -209,11 +214,20 @@ class Follower:
 
     def _without_control(self, data: bytes) -> bytes:
         event, rest = self._control_lines.feed(data)
-        if event is not None:
-            self.control = Control(event.kind)
-            self.control_detail = event.message
+        if isinstance(event, control.StartFailed):
+            self.control, self.control_detail = Control.START_FAILED, event.why.value
+        elif event is not None:
+            self.control = Control.STARTED
             self._wake()
         return rest
+
+    def _finish_control(self) -> None:
+        """At the end of the log: a failed exec, or the program's bytes that were held back."""
+        failed, rest = self._control_lines.finish()
+        if failed is not None:
+            self.control, self.control_detail = Control.EXEC_FAILED, str(failed.code)
+        elif rest:
+            self._store(Stream.STDOUT, rest)
 
     def facts(self, tail_bytes: int) -> OutputFacts:
         """Counts, and the last bytes for the status."""

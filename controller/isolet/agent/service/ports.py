@@ -1,6 +1,7 @@
-"""The host's facilities as the service needs them; `agent.workspace` and `agent.deadlines` have them."""
+"""The host's facilities as the service needs them; `agent.workspace` has the real ones."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Protocol
 
 
@@ -39,19 +40,15 @@ class Disks(Protocol):
 class Launches(Protocol):
     """Folders on host memory that carry a launch into a sandbox, mounted read-only."""
 
-    def folder(self, uid: str) -> str:
+    def folder(self, uid: str) -> Path:
         """Path of `uid`'s folder, made if it is not there."""
         ...
 
-    def write(self, uid: str, name: str, content: bytes) -> None:
+    def write(self, uid: str, name: str, content: bytes) -> Path:
         """Put a file into it, whole or not at all."""
         ...
 
-    def has(self, uid: str, name: str) -> bool:
-        """Whether the file lies there."""
-        ...
-
-    def clear(self, uid: str, name: str) -> None:
+    def remove_file(self, uid: str, name: str) -> None:
         """Take the file away; gone is not an error."""
         ...
 

@@ -18,7 +18,7 @@ from isolet.agent.service.node import Node, allocated
 from isolet.agent.service.output import OutputFiles
 from isolet.agent.service.sessions import Overran, Sessions
 from isolet.agent.service.watchers import Watchers
-from isolet.agent.service.worker import Worker
+from isolet.agent.service.worker import Worker, Workers
 from isolet.agent.steps import AgentStep
 from isolet.agent.store.base import Tombstone
 from isolet.base import errors, log, names, steps
@@ -65,7 +65,9 @@ class Service:
         self._sessions = Sessions(context)
         self._watchers = Watchers(context.store, self._observed, _buried)
         self._node = Node(context, self._watchers.node_changed)
-        self._workers: dict[str, tuple[Worker, asyncio.Task[None]]] = {}
+        self._workers = Workers(
+            lambda uid: Worker(uid, context, self._facts, self._effects, self._watchers.changed)
+        )
         self._background: list[asyncio.Task[None]] = []
         self._admission = asyncio.Lock()
         self._draining = False
@@ -78,7 +80,7 @@ class Service:
         for uid in ended_by_watchdog:
             self._facts.watchdog_ended(uid)
         for record in records:
-            self._ensure_worker(record.uid)
+            self._workers.ensure(record.uid)
         since = oldest_dispatch(records, self._context.clock.now())
         self._background = [
             asyncio.create_task(loop)
@@ -96,12 +98,11 @@ class Service:
 
     async def close(self) -> None:
         """Let go of everything; sandboxes run on."""
-        tasks = [*self._background, *(task for _, task in self._workers.values())]
-        for task in tasks:
+        for task in self._background:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*self._background, return_exceptions=True)
+        await self._workers.close()
         await self._facts.close()
-        self._workers.clear()
 
     # What callers ask.
 
@@ -117,7 +118,7 @@ class Service:
         if record.step is Step.RECORDED and record.outcome is None:
             self._inputs.keep(wanted.uid, wanted.spec)
         record = await self._apply(record, _mutable(wanted))
-        self._ensure_worker(wanted.uid)
+        self._workers.ensure(wanted.uid)
         return self._observed(record)
 
     async def amend(self, uid: str, change: Amendment, fence: Fence | None) -> ExecutionObserved:
@@ -348,44 +349,20 @@ class Service:
             )
         )
 
-    # Workers.
-
-    def _ensure_worker(self, uid: str) -> None:
-        current = self._workers.get(uid)
-        if current is not None and not current[1].done():
-            current[0].wake()
-            return
-        worker = Worker(uid, self._context, self._facts, self._effects, self._changed)
-        task = asyncio.create_task(worker.run())
-        task.add_done_callback(lambda done: self._worker_done(uid, done))
-        self._workers[uid] = (worker, task)
-
-    def _worker_done(self, uid: str, task: asyncio.Task[None]) -> None:
-        current = self._workers.get(uid)
-        if current is not None and current[1] is task:
-            del self._workers[uid]
-        if not task.cancelled() and task.exception() is not None:
-            _log.error("worker ended", exc_info=task.exception(), extra={"uid": uid})
-
-    def _wake(self, uid: str) -> None:
-        if uid in self._workers:
-            self._workers[uid][0].wake()
-
     def _told(self, record: SandboxRecord) -> None:
         self._watchers.changed()
-        self._ensure_worker(record.uid)
+        self._workers.ensure(record.uid)
 
-    async def _changed(self, record: SandboxRecord | None) -> None:
-        self._watchers.changed()
+    def _wake(self, uid: str) -> None:
+        self._workers.wake(uid)
 
     def _on_event(self, event: EngineEvent) -> None:
-        self._wake(event.labels.get(names.LABEL_UID, ""))
+        self._workers.wake(event.labels.get(names.LABEL_UID, ""))
 
     def _on_connect(self) -> None:
         """Events may have been missed: everyone looks."""
         self._node.engine_back()
-        for worker, _ in self._workers.values():
-            worker.wake()
+        self._workers.wake_all()
 
     async def _purge_loop(self) -> None:
         while True:
@@ -408,7 +385,7 @@ def pinned(spec: ExecutionSpec) -> PinnedSpec:
         workspace_executable=spec.workspace.executable,
         tmp_executable=spec.tmp_executable,
         retain_seconds=spec.workspace.retain_seconds,
-        session=not spec.command,
+        program=spec.command[0][:256] if spec.command else "",
         maximum_deadline_seconds=spec.maximum_deadline_seconds,
         idle_timeout_seconds=spec.idle_timeout_seconds,
         status_tail_bytes=spec.status_tail_bytes,

@@ -10,13 +10,13 @@ import itertools
 from dataclasses import dataclass, field
 
 from isolet.agent.engine.base import ExecStream, Stream
-from isolet.agent.service import config, inputs
+from isolet.agent.service import inputs
 from isolet.agent.service.context import Context
 from isolet.agent.workspace import script
-from isolet.agent.workspace.script import ControlLines
+from isolet.agent.workspace.control import ControlLines, StartFailed
 from isolet.base import errors
-from isolet.plan import reasons
-from isolet.plan.sandbox_model import Control, SandboxRecord
+from isolet.plan import reasons, sandbox_outcome
+from isolet.plan.sandbox_model import SandboxRecord
 from isolet.wire.execution import ExecRequest, ExecResult
 
 EXIT_LOOK_SECONDS = 0.05
@@ -36,14 +36,23 @@ class _Collected:
     lines: ControlLines
     stdout: bytearray = field(default_factory=bytearray)
     stderr: bytearray = field(default_factory=bytearray)
-    control: Control | None = None
-    detail: str = ""
+    failed: str | None = None
 
     def take(self, stream: Stream, data: bytes) -> None:
         if stream is Stream.STDOUT:
             event, data = self.lines.feed(data)
-            if event is not None:
-                self.control, self.detail = Control(event.kind), event.message
+            if isinstance(event, StartFailed):
+                self.failed = event.why.value
+        self._keep(stream, data)
+
+    def finish(self) -> None:
+        """At the end of the streams: a failed exec, or bytes that were held back."""
+        failed, rest = self.lines.finish()
+        if failed is not None:
+            self.failed = str(failed.code)
+        self._keep(Stream.STDOUT, rest)
+
+    def _keep(self, stream: Stream, data: bytes) -> None:
         target = self.stdout if stream is Stream.STDOUT else self.stderr
         target += data
         if len(self.stdout) + len(self.stderr) > self.cap:
@@ -72,17 +81,18 @@ class Sessions:
         launch = f"exec-{next(self._numbers)}"
         nonce = self._context.nonce(record.uid, launch)
         content = script.build(
-            argv=request.command,
-            env=inputs.env_pairs(request.env),
-            nonce=nonce,
-            cwd=request.cwd,
-            guard_seconds=None,
+            script.Launch(
+                argv=request.command,
+                env=inputs.env_pairs(request.env),
+                cwd=request.cwd or "/workspace",
+                nonce=nonce,
+            )
         )
         self._context.launches.write(record.uid, launch, content)
         try:
             return await self._run(record, request, launch, nonce)
         finally:
-            self._context.launches.clear(record.uid, launch)
+            self._context.launches.remove_file(record.uid, launch)
 
     async def _run(
         self, record: SandboxRecord, request: ExecRequest, launch: str, nonce: str
@@ -98,8 +108,10 @@ class Sessions:
                 "its session is destroyed",
                 reason=reasons.COMMAND_TIMEOUT,
             ) from None
-        if collected.control in (Control.START_FAILED, Control.EXEC_FAILED):
-            raise errors.Refused(collected.detail, reason=reasons.START_FAILED)
+        collected.finish()
+        if collected.failed is not None:
+            why = sandbox_outcome.not_started(request.command[0], collected.failed)
+            raise errors.Refused(why, reason=reasons.START_FAILED)
         return ExecResult(
             exit_code=code,
             stdout=bytes(collected.stdout),
@@ -114,7 +126,7 @@ class Sessions:
         engine = self._context.engine
         async with engine.exec(
             record.container_name,
-            ("/bin/sh", f"{config.LAUNCH_TARGET}/{launch}"),
+            ("/bin/sh", f"{script.MOUNT_POINT}/{launch}"),
             user=record.spec.user,
             working_dir="/workspace",
             stdin=True,

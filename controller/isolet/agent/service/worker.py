@@ -6,7 +6,7 @@ that one bad sandbox (a quarantined slot) never stops the node.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 
 from isolet.agent.service.context import Context
 from isolet.agent.service.effects import Effects
@@ -31,7 +31,7 @@ class Worker:
         context: Context,
         facts: Facts,
         effects: Effects,
-        changed: Callable[[SandboxRecord | None], Awaitable[None]],
+        changed: Callable[[], None],
     ) -> None:
         self._uid = uid
         self._context = context
@@ -92,11 +92,11 @@ class Worker:
             before = record
             after = await self._effects.perform(action, record)
             if after is None:
-                await self._changed(None)
+                self._changed()
                 return None
             record = after
             if record.sequence != before.sequence:
-                await self._changed(record)
+                self._changed()
             if record.outcome is not None and before.outcome is None:
                 break  # The rest of the plan was for a sandbox that is to live.
         if decision.actions:
@@ -106,7 +106,8 @@ class Worker:
 
     async def _tell_waiting(self, record: SandboxRecord, waiting: Waiting | None) -> None:
         if record.waiting != waiting:
-            await self._changed(await self._context.store.update(record.with_(waiting=waiting)))
+            await self._context.store.update(record.with_(waiting=waiting))
+            self._changed()
 
     async def _failed(self, error: errors.IsoletError) -> float:
         self._log.warning("will look again", extra={"reason": error.reason, "why": error.message})
@@ -137,3 +138,38 @@ def _waiting_for(record: SandboxRecord, error: errors.IsoletError) -> Waiting:
             message=f"its end is not confirmed yet: {error.message}",
         )
     return Waiting(reason=error.reason, message=error.message)
+
+
+class Workers:
+    """The workers of all sandboxes on the node, one a uid at a time."""
+
+    def __init__(self, make: Callable[[str], Worker]) -> None:
+        self._make = make
+        self._running: dict[str, tuple[Worker, asyncio.Task[None]]] = {}
+
+    def ensure(self, uid: str) -> None:
+        """Have `uid` looked at now."""
+        if uid in self._running:
+            self._running[uid][0].wake()
+            return
+        worker = self._make(uid)
+        task = asyncio.create_task(worker.run())
+        self._running[uid] = (worker, task)
+        task.add_done_callback(lambda _: self._running.pop(uid, None))
+
+    def wake(self, uid: str) -> None:
+        """Have `uid` looked at now, if it has a worker."""
+        if uid in self._running:
+            self._running[uid][0].wake()
+
+    def wake_all(self) -> None:
+        """Have everyone look."""
+        for worker, _ in self._running.values():
+            worker.wake()
+
+    async def close(self) -> None:
+        """Stop all workers; what they were doing is taken up at the next start."""
+        tasks = [task for _, task in self._running.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,170 @@
+"""The execution host as a library, without Kubernetes (seed 000): the embedded default.
+
+    host = ExecutionHost(agent)
+    session = await host.provision(spec)
+    result = await host.exec(session.uid, ExecRequest(command=("python3", "-c", "print(42)")))
+    await host.terminate(session.uid)
+
+It drives any `AgentAPI`: a `Service` in the same process (`isolet.agent.run.embedded`) or an agent
+over its Unix socket (`isolet.client.http`). Ids are the caller's, or made here.
+"""
+
+import asyncio
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from isolet.base import errors
+from isolet.plan import reasons
+from isolet.wire.agent_api import AgentAPI
+from isolet.wire.execution import (
+    Amendment,
+    ExecRequest,
+    ExecResult,
+    ExecutionObserved,
+    ExecutionSpec,
+    ExecutionWanted,
+    Outcome,
+    State,
+    Step,
+)
+
+FIRST_LOOK_SECONDS = 0.02
+LONGEST_LOOK_SECONDS = 0.5
+
+_INFRASTRUCTURE = frozenset(
+    {
+        reasons.IMAGE_MISSING,
+        reasons.IMAGE_UNSUITABLE,
+        reasons.START_FAILED,
+        reasons.START_UNCONFIRMED,
+        reasons.CONTAINER_CONFLICT,
+        reasons.CONTAINER_LOST,
+        reasons.ISOLATION_MISMATCH,
+        reasons.NODE_LOST,
+    }
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunResult:
+    """How a run-to-completion Execution ended, with its stored output."""
+
+    outcome: Outcome
+    stdout: bytes
+    stderr: bytes
+    truncated: bool
+    incomplete: bool
+
+
+class ExecutionHost:
+    """Provision, exec, wait, terminate, reclaim."""
+
+    def __init__(self, agent: AgentAPI) -> None:
+        self._agent = agent
+
+    async def provision(
+        self,
+        spec: ExecutionSpec,
+        *,
+        uid: str | None = None,
+        deadline_seconds: int | None = None,
+        timeout_seconds: float = 60.0,
+    ) -> ExecutionObserved:
+        """Have a sandbox; returns once it runs (or, for a command, has run).
+
+        The same uid with the same spec continues what is there; it is never started twice.
+
+        Raises:
+            Invalid, Refused: the spec breaks a rule or the node's policy.
+            Conflict: the uid stands for another spec, or has ended here before.
+            Unavailable: the node has no room or cannot start sandboxes now, or did not within
+                `timeout_seconds`; or the start failed (reasons `ImageMissing`, `StartFailed` …).
+        """
+        wanted = ExecutionWanted(
+            uid=uid or f"exec-{uuid.uuid4()}",
+            name=uid or "embedded",
+            spec=spec,
+            active_deadline_seconds=deadline_seconds or spec.maximum_deadline_seconds,
+        )
+        seen = await self._agent.put(wanted, None)
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                seen = await self._until(wanted.uid, _has_started)
+        except TimeoutError:
+            waiting = f": {seen.waiting.message}" if seen.waiting else ""
+            raise errors.Unavailable(
+                f"{wanted.uid} did not start in {timeout_seconds:.0f} s{waiting}"
+            ) from None
+        if seen.outcome is not None and seen.outcome.reason in _INFRASTRUCTURE:
+            raise errors.Unavailable(seen.outcome.message, reason=seen.outcome.reason)
+        return seen
+
+    async def exec(self, uid: str, request: ExecRequest) -> ExecResult:
+        """Run a command in a session. A non-zero exit is a result.
+
+        Raises:
+            NotFound, Conflict: no such session, or it does not run.
+            Refused: the command passed its time (`CommandTimeout`) or the output limit
+                (`OutputLimitExceeded`): the session is destroyed; or its program cannot be started
+                (`StartFailed`): the session lives.
+        """
+        return await self._agent.exec(uid, request)
+
+    async def wait(self, uid: str) -> RunResult:
+        """Wait for the end of an Execution and read its output."""
+        seen = await self._until(uid, lambda observed: observed.outcome is not None)
+        assert seen.outcome is not None
+        return RunResult(
+            outcome=seen.outcome,
+            stdout=await self._read(uid, "stdout"),
+            stderr=await self._read(uid, "stderr"),
+            truncated=seen.output.truncated,
+            incomplete=seen.output.incomplete,
+        )
+
+    async def terminate(self, uid: str) -> ExecutionObserved:
+        """End it, also while a command runs; its record and output stay. May be repeated."""
+        seen = await self._agent.get(uid)
+        if seen.outcome is None:
+            await self._agent.amend(
+                uid, Amendment(active_deadline_seconds=1, state=State.TERMINATED), None
+            )
+        return await self._until(uid, lambda observed: observed.nothing_left)
+
+    async def reclaim(self, uid: str) -> None:
+        """Have nothing left of `uid`, known or not: sandbox, workspace, record and output."""
+        delay = FIRST_LOOK_SECONDS
+        while True:
+            if (await self._agent.remove(uid, None)).nothing_left:
+                return
+            await asyncio.sleep(delay)
+            delay = min(LONGEST_LOOK_SECONDS, delay * 1.5)
+
+    async def list(self) -> tuple[ExecutionObserved, ...]:
+        """Everything this host holds."""
+        return (await self._agent.snapshot()).executions
+
+    async def _until(
+        self, uid: str, reached: Callable[[ExecutionObserved], bool]
+    ) -> ExecutionObserved:
+        delay = FIRST_LOOK_SECONDS
+        while True:
+            seen = await self._agent.get(uid)
+            if reached(seen):
+                return seen
+            await asyncio.sleep(delay)
+            delay = min(LONGEST_LOOK_SECONDS, delay * 1.5)
+
+    async def _read(self, uid: str, stream: Literal["stdout", "stderr"]) -> bytes:
+        data = bytearray()
+        while True:
+            chunk = await self._agent.output(uid, stream, len(data), 1 << 20)
+            data += chunk.data
+            if len(data) >= chunk.total_bytes:
+                return bytes(data)
+
+
+def _has_started(seen: ExecutionObserved) -> bool:
+    return seen.step is Step.RUNNING or seen.outcome is not None

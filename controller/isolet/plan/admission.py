@@ -1,0 +1,327 @@
+"""May this Execution have what it asks for? The class's rules, judged at binding and only then.
+
+The API server has judged what one object can state; this needs two. Each check is named after what
+it finds and answers with a `Refusal`, which is final, or a `Wait`; they run in order and the first
+answer stands. Nothing was made for an object that is refused.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import pydantic
+
+from isolet.api import bounds, executionclass, reasons
+from isolet.api import execution as api
+from isolet.base import imageref, quantity
+from isolet.plan.binding import Pinned, PinnedInput, Refusal, Wait, pin_inputs
+from isolet.plan.model import Absent, Known, Observed
+from isolet.wire.execution import Medium, Resources
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One object against one class."""
+
+    spec: api.ExecutionSpec
+    rules: executionclass.ExecutionClassSpec
+    class_name: str
+    namespace: str
+    labels: Mapping[str, str]
+
+
+Check = Callable[[Case], Refusal | None]
+
+
+def admit(seen: Observed) -> Pinned | Refusal | Wait:
+    """The effective spec, without the reference that only a node can give (`Pinned.run`)."""
+    spec = seen.object.spec
+    if spec is None:
+        return Refusal(reasons.INVALID_SPEC, seen.object.invalid)
+    found = resolve_class(spec, seen)
+    if isinstance(found, Wait):
+        return found
+    labels = seen.namespace_labels
+    if not isinstance(labels, Known):
+        gone = isinstance(labels, Absent)
+        return Wait(reasons.PENDING, "its namespace could not be read", sure=gone)
+    case = Case(
+        spec=spec,
+        rules=found.spec,
+        class_name=found.metadata.name,
+        namespace=seen.object.metadata.namespace or "",
+        labels=labels.value,
+    )
+    for check in CHECKS:
+        refusal = check(case)
+        if refusal is not None:
+            return refusal
+    inputs = pin_inputs(spec, seen.inputs)
+    return inputs if isinstance(inputs, Wait) else _pin(case, found, inputs)
+
+
+def resolve_class(spec: api.ExecutionSpec, seen: Observed) -> executionclass.ExecutionClass | Wait:
+    """The class that the object names, or the default one. What is not there may still come."""
+    if not isinstance(seen.classes, Known):
+        return Wait(reasons.PENDING, "the classes could not be read", sure=False)
+    classes = seen.classes.value
+    if spec.class_name is not None:
+        named = next((c for c in classes if c.metadata.name == spec.class_name), None)
+        return named or Wait(
+            reasons.CLASS_NOT_FOUND, f"there is no ExecutionClass {spec.class_name}"
+        )
+    defaults = sorted((c for c in classes if c.spec.is_default), key=lambda c: c.metadata.name)
+    if len(defaults) > 1:
+        found = ", ".join(c.metadata.name for c in defaults)
+        return Wait(
+            reasons.CLASS_AMBIGUOUS, f"className is absent and {found} all say isDefault: true"
+        )
+    if not defaults:
+        return Wait(
+            reasons.CLASS_NOT_FOUND, "className is absent and no ExecutionClass is the default"
+        )
+    return defaults[0]
+
+
+def image_of(case: Case) -> str | None:
+    """The image as the object or else the class names it."""
+    return case.spec.image or case.rules.images.default
+
+
+def asks_for_what_comes_later(case: Case) -> Refusal | None:
+    """Fields that are in the API before this version can serve them. Never silently ignored."""
+    if case.spec.restore_from is not None:
+        return Refusal(reasons.UNSUPPORTED, "restoreFrom is not available in this version")
+    if case.spec.workspace.git is not None:
+        return Refusal(reasons.UNSUPPORTED, "workspace.git is not available in this version")
+    return None
+
+
+def class_is_not_granted(case: Case) -> Refusal | None:
+    """The namespace is checked again here: its labels may have changed since the admission."""
+    if case.rules.namespace_selector.matches(dict(case.labels)):
+        return None
+    return Refusal(
+        reasons.CLASS_NOT_ALLOWED,
+        f"ExecutionClass {case.class_name} is not granted to namespace {case.namespace}"
+        " (spec.namespaceSelector)",
+    )
+
+
+def image_is_not_allowed(case: Case) -> Refusal | None:
+    """Images are compared as they are written: equal text is the only claim of equal bytes."""
+    image = image_of(case)
+    if image is None:
+        return Refusal(
+            reasons.INVALID_SPEC,
+            f"image is mandatory: ExecutionClass {case.class_name} has no default image",
+        )
+    if image not in case.rules.images.allowed:
+        return Refusal(
+            reasons.IMAGE_NOT_ALLOWED,
+            f"image {image} is not among those that ExecutionClass {case.class_name} allows",
+        )
+    if not imageref.is_pinned(image) and not case.rules.images.resolve_tags:
+        return Refusal(
+            reasons.IMAGE_NOT_ALLOWED,
+            f"image {image} is not pinned and ExecutionClass {case.class_name} resolves no tags",
+        )
+    return None
+
+
+def resources_of(case: Case) -> bounds.Resources:
+    """The object's own bounds, completed from the class."""
+    return bounds.merged(case.spec.resources, case.rules.resources.default)
+
+
+def resources_are_incomplete(case: Case) -> Refusal | None:
+    """Each bound is mandatory: an absent one would mean no limit to an engine."""
+    missing = bounds.missing(resources_of(case))
+    if not missing:
+        return None
+    return Refusal(
+        reasons.INCOMPLETE_RESOURCES,
+        f"resources.{', '.join(missing)}: given neither here nor by ExecutionClass"
+        f" {case.class_name}",
+    )
+
+
+def resources_are_over_the_maximum(case: Case) -> Refusal | None:
+    """What the class lets nobody have."""
+    asked, most = resources_of(case), case.rules.resources.maximum
+    over = bounds.exceeded(asked, most)
+    if not over:
+        return None
+    parts = (f"{name} {getattr(asked, name)} (at most {getattr(most, name)})" for name in over)
+    return Refusal(
+        reasons.RESOURCES_NOT_ALLOWED,
+        f"over the maximum of ExecutionClass {case.class_name}: {', '.join(parts)}",
+    )
+
+
+def mounts_do_not_fit_memory(case: Case) -> Refusal | None:
+    """A tmpfs is memory: a full one must be ENOSPC inside, not the end of the sandbox."""
+    in_memory = case.spec.workspace.medium.value == Medium.MEMORY.value
+    if bounds.fits_memory(resources_of(case), memory_workspace=in_memory):
+        return None
+    return Refusal(
+        reasons.INVALID_SPEC,
+        "resources: tmp, shm and a Memory workspace are memory: together they must fit into"
+        " resources.memory",
+    )
+
+
+def medium_is_not_allowed(case: Case) -> Refusal | None:
+    """The workspace's medium."""
+    medium = case.spec.workspace.medium
+    if medium in case.rules.workspace.media:
+        return None
+    return Refusal(
+        reasons.MEDIUM_NOT_ALLOWED,
+        f"ExecutionClass {case.class_name} allows no {medium.value} workspace",
+    )
+
+
+def retention_of(case: Case) -> int:
+    """The object's own retention, or the class's."""
+    own = case.spec.workspace.retain_seconds
+    return case.rules.workspace.default_retain_seconds if own is None else own
+
+
+def retention_is_over_the_maximum(case: Case) -> Refusal | None:
+    """How long sandbox and workspace are kept."""
+    most = case.rules.workspace.maximum_retain_seconds
+    if retention_of(case) <= most:
+        return None
+    return Refusal(
+        reasons.RETENTION_NOT_ALLOWED,
+        f"workspace.retainSeconds {retention_of(case)} is over the maximum {most} of"
+        f" ExecutionClass {case.class_name}",
+    )
+
+
+def idle_timeout_of(case: Case) -> int | None:
+    """The object's own idle timeout, or the class's; commands have none."""
+    if case.spec.command is not None:
+        return None
+    return case.spec.idle_timeout_seconds or case.rules.deadlines.idle_timeout_seconds
+
+
+def deadlines_are_over_the_maximum(case: Case) -> Refusal | None:
+    """How long it may run, and be idle."""
+    limits = case.rules.deadlines
+    asked = case.spec.active_deadline_seconds
+    if asked is not None and asked > limits.maximum_seconds:
+        return Refusal(
+            reasons.DEADLINE_NOT_ALLOWED,
+            f"activeDeadlineSeconds {asked} is over the maximum {limits.maximum_seconds} of"
+            f" ExecutionClass {case.class_name}",
+        )
+    idle, most = idle_timeout_of(case), limits.maximum_idle_timeout_seconds
+    if idle is not None and most is not None and idle > most:
+        return Refusal(
+            reasons.DEADLINE_NOT_ALLOWED,
+            f"idleTimeoutSeconds {idle} is over the maximum {most} of ExecutionClass"
+            f" {case.class_name}",
+        )
+    return None
+
+
+def secrets_are_not_allowed(case: Case) -> Refusal | None:
+    """Values from Secrets."""
+    if case.rules.env.allow_secret_refs:
+        return None
+    names = [
+        variable.name
+        for variable in case.spec.env or ()
+        if variable.value_from is not None and variable.value_from.secret_key_ref is not None
+    ]
+    if not names:
+        return None
+    return Refusal(
+        reasons.SECRET_NOT_ALLOWED,
+        f"ExecutionClass {case.class_name} allows no values from Secrets: env {', '.join(names)}",
+    )
+
+
+CHECKS: tuple[Check, ...] = (
+    asks_for_what_comes_later,
+    class_is_not_granted,
+    image_is_not_allowed,
+    resources_are_incomplete,
+    resources_are_over_the_maximum,
+    mounts_do_not_fit_memory,
+    medium_is_not_allowed,
+    retention_is_over_the_maximum,
+    deadlines_are_over_the_maximum,
+    secrets_are_not_allowed,
+)
+"""In the order in which they are told. A class that is not granted says nothing of itself."""
+
+
+def scheduling_deadline(seen: Observed) -> int | None:
+    """How long the object may wait for its binding, where that is known."""
+    spec = seen.object.spec
+    if spec is None or spec.scheduling_deadline_seconds is not None:
+        return spec.scheduling_deadline_seconds if spec else None
+    found = resolve_class(spec, seen)
+    return None if isinstance(found, Wait) else found.spec.deadlines.scheduling_deadline_seconds
+
+
+def _pin(
+    case: Case, found: executionclass.ExecutionClass, inputs: tuple[PinnedInput, ...]
+) -> Pinned | Refusal:
+    rules, spec = case.rules, case.spec
+    image = image_of(case) or ""
+    try:
+        return Pinned(
+            class_name=case.class_name,
+            class_uid=found.metadata.uid,
+            class_generation=found.metadata.generation,
+            image=image,
+            run=image,
+            runtime=rules.runtime_handler,
+            user=str(rules.user),
+            resources=to_wire(resources_of(case)),
+            medium=Medium(spec.workspace.medium.value),
+            workspace_executable=rules.workspace.exec,
+            tmp_executable=rules.tmp.exec,
+            retain_seconds=retention_of(case),
+            default_deadline_seconds=rules.deadlines.default_seconds,
+            maximum_deadline_seconds=rules.deadlines.maximum_seconds,
+            idle_timeout_seconds=idle_timeout_of(case),
+            inputs=inputs,
+        )
+    except (pydantic.ValidationError, ValueError):
+        return Refusal(
+            reasons.INVALID_SPEC,
+            f"ExecutionClass {case.class_name} and the object give no bounds an agent could hold",
+        )
+
+
+def to_wire(asked: bounds.Resources) -> Resources:
+    """Complete bounds in the units that agents use.
+
+    Raises:
+        ValueError: a bound is missing or out of an agent's range.
+    """
+    sizes = {
+        f"{name}_bytes": quantity.to_bytes(getattr(asked, name) or "")
+        for name in ("memory", "workspace", "tmp", "shm", "output")
+    }
+    return Resources(
+        cpu_millis=quantity.to_milli_cpu(asked.cpu or ""), pids=asked.pids or 0, **sizes
+    )
+
+
+def to_api(given: Resources) -> bounds.Resources:
+    """The same bounds as they are shown to people."""
+    size = quantity.format_bytes
+    return bounds.Resources.model_construct(
+        cpu=quantity.format_milli_cpu(given.cpu_millis),
+        memory=size(given.memory_bytes),
+        workspace=size(given.workspace_bytes),
+        tmp=size(given.tmp_bytes),
+        shm=size(given.shm_bytes),
+        pids=given.pids,
+        output=size(given.output_bytes),
+    )

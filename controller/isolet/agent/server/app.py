@@ -1,0 +1,108 @@
+"""The application: routes, and around each of them the one edge that every request passes.
+
+The edge names the request, asks who calls and whether that one may, checks the wire version, turns
+errors into answers, and counts and logs. It never logs a body, a query or a header's value.
+"""
+
+import secrets
+import time
+from collections.abc import Iterable
+
+from aiohttp import web
+from aiohttp.typedefs import Middleware
+
+from isolet.agent.server import faults, parse
+from isolet.agent.server.auth import Identify, Right
+from isolet.agent.server.handlers import Handler, Route
+from isolet.agent.server.metrics import ServerMetrics
+from isolet.base import log
+from isolet.wire.base import HEADER_WIRE, WIRE_VERSION
+from isolet.wire.http import HEADER_REQUEST_ID
+
+_ID = web.RequestKey("request_id", str)
+_PEER = web.RequestKey("peer", str)
+_METHODS = frozenset({"GET", "HEAD", "PUT", "PATCH", "DELETE", "POST"})
+_QUIET = frozenset({"GET", "HEAD"})
+_log = log.get("agent.server")
+
+
+def build(routes: Iterable[Route], identify: Identify, metrics: ServerMetrics) -> web.Application:
+    """An application of `routes` for callers that `identify` knows."""
+    app = web.Application(middlewares=[_edge(metrics)])
+    app.on_response_prepare.append(_head)
+    for method, path, right, handler in routes:
+        app.router.add_route(method, path, _guarded(identify, right, handler))
+    return app
+
+
+def _guarded(identify: Identify, right: Right, handler: Handler) -> Handler:
+    """The handler for those who have the right; asked before a byte of the body is read."""
+
+    async def guarded(request: web.Request) -> web.StreamResponse:
+        peer = identify(request)
+        request[_PEER] = peer.name
+        peer.demand(right)
+        if right is not Right.PROBE:
+            parse.wire_version(request)
+        return await handler(request)
+
+    return guarded
+
+
+def _edge(metrics: ServerMetrics) -> Middleware:
+    @web.middleware
+    async def edge(request: web.Request, handler: Handler) -> web.StreamResponse:
+        request[_ID] = parse.request_id(request) or secrets.token_hex(8)
+        began = time.perf_counter()
+        answer = await _answer(request, handler)
+        seconds = time.perf_counter() - began
+        method = request.method if request.method in _METHODS else "other"
+        # How long a stream lasted says nothing about how fast we are.
+        lasted = None if answer.prepared else seconds
+        metrics.answered(_route(request), method, answer.status, lasted)
+        _note(request, answer.status, seconds)
+        return answer
+
+    return edge
+
+
+async def _answer(request: web.Request, handler: Handler) -> web.StreamResponse:
+    try:
+        return await handler(request)
+    except Exception as error:
+        if request.transport is None or request.transport.is_closing():
+            raise ConnectionResetError("the caller has gone") from error
+        answer = faults.response(error)
+        if answer is not None:
+            return answer
+        _log.exception("request failed", extra={"request": request[_ID]})
+        return faults.internal(request[_ID])
+
+
+async def _head(request: web.Request, answer: web.StreamResponse) -> None:
+    """What every answer says, streams included."""
+    answer.headers[HEADER_WIRE] = str(WIRE_VERSION)
+    answer.headers[HEADER_REQUEST_ID] = request.get(_ID, "")
+    answer.headers["Cache-Control"] = "no-store"
+    answer.headers["X-Content-Type-Options"] = "nosniff"
+
+
+def _route(request: web.Request) -> str:
+    resource = request.match_info.route.resource
+    return resource.canonical if resource is not None else "other"
+
+
+def _note(request: web.Request, status: int, seconds: float) -> None:
+    write = _log.debug if request.method in _QUIET and status < 500 else _log.info
+    write(
+        "request",
+        extra={
+            "request": request[_ID],
+            "method": request.method,
+            "route": _route(request),
+            "uid": request.match_info.get("uid", "")[:64],
+            "peer": request.get(_PEER, ""),
+            "status": status,
+            "ms": round(seconds * 1000, 1),
+        },
+    )

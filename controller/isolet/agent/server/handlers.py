@@ -1,0 +1,177 @@
+"""The routes: each reads its request, makes one call of the `AgentAPI`, and answers with it."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+from aiohttp import web
+
+from isolet.agent.server import parse
+from isolet.agent.server.auth import Right
+from isolet.agent.server.metrics import ServerMetrics
+from isolet.agent.server.streams import Streams
+from isolet.base import errors
+from isolet.wire import http
+from isolet.wire.agent_api import AgentAPI
+from isolet.wire.base import Wire
+from isolet.wire.execution import Amendment, ExecRequest, ExecutionWanted
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+Route = tuple[str, str, Right, Handler]
+
+_LARGE = 1 << 20
+READY = "Ready"
+"""The node condition that `/readyz` tells."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Limits:
+    """What one server bears."""
+
+    connections: int = 256
+    streams: int = 32
+    large_bodies: int = 2
+    """Bodies above 1 MiB that are held in memory at a time."""
+    idle_seconds: float = 30.0
+    """How long a connection may take to send a request's head."""
+    handshake_seconds: float = 10.0
+    stream_age_seconds: float = 3600.0
+    stream_write_seconds: float = 30.0
+    shutdown_seconds: float = 5.0
+    pace: parse.BodyPace = field(default_factory=parse.BodyPace)
+
+
+class Handlers:
+    """The handlers over one API."""
+
+    def __init__(self, api: AgentAPI, limits: Limits, metrics: ServerMetrics) -> None:
+        self._api = api
+        self._limits = limits
+        self._metrics = metrics
+        self._large = asyncio.Semaphore(limits.large_bodies)
+        self.streams = Streams(
+            most=limits.streams,
+            max_age_seconds=limits.stream_age_seconds,
+            write_seconds=limits.stream_write_seconds,
+        )
+        metrics.streams.set_function(lambda: float(len(self.streams)))
+
+    def routes(self) -> tuple[Route, ...]:
+        """All of `/v1`."""
+        one = http.EXECUTIONS + "/{uid}"
+        return (
+            ("PUT", one, Right.WANT, self.put),
+            ("PATCH", one, Right.WANT, self.amend),
+            ("DELETE", one, Right.WANT, self.remove),
+            ("GET", one, Right.READ, self.get),
+            ("GET", http.EXECUTIONS, Right.READ, self.snapshot),
+            ("GET", http.WATCH, Right.READ, self.watch),
+            ("GET", one + "/output/{stream}", Right.OUTPUT, self.output),
+            ("POST", one + "/exec", Right.EXEC, self.exec),
+            ("GET", http.NODE, Right.READ, self.node),
+            ("POST", http.STRAYS_REMOVE, Right.WANT, self.remove_strays),
+        )
+
+    def probes(self) -> tuple[Route, ...]:
+        """What kubelet and Prometheus ask."""
+        return (
+            ("GET", http.HEALTHZ, Right.PROBE, self.healthz),
+            ("GET", http.READYZ, Right.PROBE, self.readyz),
+            ("GET", http.METRICS, Right.PROBE, self.metrics),
+        )
+
+    async def put(self, request: web.Request) -> web.StreamResponse:
+        """`PUT /v1/executions/{uid}`."""
+        uid, fence = parse.uid(request), parse.fence(request)
+        wanted = await parse.body(request, ExecutionWanted, http.MAX_WANTED_BODY, self._limits.pace)
+        if wanted.uid != uid:
+            raise errors.Invalid("uid: is not the one in the path")
+        return _json(await self._api.put(wanted, fence))
+
+    async def amend(self, request: web.Request) -> web.StreamResponse:
+        """`PATCH /v1/executions/{uid}`."""
+        uid, fence = parse.uid(request), parse.fence(request)
+        change = await parse.body(request, Amendment, http.MAX_BODY, self._limits.pace)
+        return _json(await self._api.amend(uid, change, fence))
+
+    async def remove(self, request: web.Request) -> web.StreamResponse:
+        """`DELETE /v1/executions/{uid}`."""
+        return _json(await self._api.remove(parse.uid(request), parse.fence(request)))
+
+    async def get(self, request: web.Request) -> web.StreamResponse:
+        """`GET /v1/executions/{uid}`."""
+        return _json(await self._api.get(parse.uid(request)))
+
+    async def snapshot(self, _request: web.Request) -> web.StreamResponse:
+        """`GET /v1/executions`."""
+        return await _large_json(await self._api.snapshot())
+
+    async def watch(self, request: web.Request) -> web.StreamResponse:
+        """`GET /v1/watch?after=N`."""
+        after = parse.integer(request, "after", 0, least=0)
+        return await self.streams.serve(request, self._api, after)
+
+    async def output(self, request: web.Request) -> web.StreamResponse:
+        """`GET /v1/executions/{uid}/output/{stream}?offset=N&limit=N`."""
+        uid, stream = parse.uid(request), parse.stream(request)
+        offset = parse.integer(request, "offset", 0)
+        limit = parse.integer(request, "limit", http.MAX_OUTPUT_CHUNK, least=1)
+        chunk = await self._api.output(uid, stream, offset, min(limit, http.MAX_OUTPUT_CHUNK))
+        headers = {
+            "Content-Type": http.BYTES,
+            http.HEADER_OUTPUT_OFFSET: str(chunk.offset),
+            http.HEADER_OUTPUT_TOTAL: str(chunk.total_bytes),
+            http.HEADER_OUTPUT_COMPLETE: "true" if chunk.complete else "false",
+        }
+        return web.Response(body=chunk.data, headers=headers)
+
+    async def exec(self, request: web.Request) -> web.StreamResponse:
+        """`POST /v1/executions/{uid}/exec`."""
+        uid = parse.uid(request)
+        result = await self._api.exec(uid, await self._exec_request(request))
+        return await _large_json(result)
+
+    async def _exec_request(self, request: web.Request) -> ExecRequest:
+        bound, pace = http.MAX_EXEC_BODY, self._limits.pace
+        if (request.content_length or bound) <= _LARGE:
+            return await parse.body(request, ExecRequest, bound, pace)
+        async with self._large:
+            return await parse.body(request, ExecRequest, bound, pace)
+
+    async def node(self, _request: web.Request) -> web.StreamResponse:
+        """`GET /v1/node`."""
+        return _json(await self._api.node())
+
+    async def remove_strays(self, request: web.Request) -> web.StreamResponse:
+        """`POST /v1/strays:remove`."""
+        fence = parse.fence(request)
+        wish = await parse.body(request, http.StraysRequest, http.MAX_BODY, self._limits.pace)
+        left = await self._api.remove_strays(wish.names, fence)
+        return _json(http.StraysAnswer(strays=tuple(left)))
+
+    async def healthz(self, _request: web.Request) -> web.StreamResponse:
+        """Alive: the event loop answered."""
+        return web.Response(text="ok\n")
+
+    async def readyz(self, _request: web.Request) -> web.StreamResponse:
+        """Ready for work, as the node's own condition says."""
+        node = await self._api.node()
+        ready = next((c for c in node.conditions if c.type == READY), None)
+        if ready is not None and ready.status == "True":
+            return web.Response(text="ok\n")
+        why = "the node has not been qualified yet" if ready is None else ready.message
+        raise errors.Unavailable(why, reason=ready.reason if ready else "NotQualified")
+
+    async def metrics(self, _request: web.Request) -> web.StreamResponse:
+        """Prometheus' text format."""
+        return web.Response(body=self._metrics.render(), content_type="text/plain")
+
+
+def _json(message: Wire) -> web.Response:
+    return web.Response(body=message.to_json(), content_type=http.JSON)
+
+
+async def _large_json(message: Wire) -> web.Response:
+    """As `_json`, for what may be many megabytes: made in a thread."""
+    body = await asyncio.to_thread(message.to_json)
+    return web.Response(body=body, content_type=http.JSON)

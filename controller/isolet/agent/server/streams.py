@@ -1,0 +1,78 @@
+"""The watch stream: one JSON object a line, each sent at once, for as long as both sides like.
+
+A reader that stops reading, a stream that has grown old and a server that closes all end a stream
+the same way: by the end of the body. The reader asks again from the sequence it has come to.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from typing import Any
+
+from aiohttp import web
+
+from isolet.base import errors
+from isolet.wire import faults
+from isolet.wire.agent_api import AgentAPI
+from isolet.wire.http import NDJSON, WatchFault
+
+_Writer = Callable[[bytes], Awaitable[None]]
+
+
+class Streams:
+    """All open watch streams of a server."""
+
+    def __init__(self, *, most: int, max_age_seconds: float, write_seconds: float) -> None:
+        self._most = most
+        self._max_age = max_age_seconds
+        self._write_seconds = write_seconds
+        self._open: set[asyncio.Timeout] = set()
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def end_all(self) -> None:
+        """End every stream now."""
+        now = asyncio.get_running_loop().time()
+        for scope in self._open:
+            scope.reschedule(now)
+
+    async def serve(self, request: web.Request, api: AgentAPI, after: int) -> web.StreamResponse:
+        """Stream changes after `after` to the caller until one side ends it."""
+        if len(self._open) >= self._most:
+            raise errors.Unavailable(
+                f"{self._most} watch streams are open already", reason="TooManyStreams"
+            )
+        response = web.StreamResponse(headers={"Content-Type": NDJSON})
+        response.force_close()
+        scope = asyncio.timeout(self._max_age)
+        self._open.add(scope)
+        try:
+            async with scope:
+                await response.prepare(request)
+                await self._pump(api, after, response.write)
+        except (TimeoutError, ConnectionError):
+            pass
+        finally:
+            self._open.discard(scope)
+        return response
+
+    async def _pump(self, api: AgentAPI, after: int, write: _Writer) -> None:
+        changes = api.watch(after)
+        try:
+            async for change in changes:
+                await self._line(write, change.to_json())
+        except errors.IsoletError as error:
+            status, fault = faults.to_http(error)
+            await self._line(write, WatchFault(status=status, fault=fault).to_json())
+        finally:
+            await _close(changes)
+
+    async def _line(self, write: _Writer, line: bytes) -> None:
+        # A reader that does not read holds a buffer here and a place in the agent: cut it off.
+        async with asyncio.timeout(self._write_seconds):
+            await write(line + b"\n")
+
+
+async def _close(changes: Any) -> None:
+    if isinstance(changes, AsyncGenerator):
+        await changes.aclose()

@@ -1,0 +1,108 @@
+"""The agent's interface over HTTP: paths, headers, bounds, and the bodies that only HTTP has.
+
+Client and server share this module and nothing else; docs/agent-api.md tells the same to people.
+"""
+
+import re
+
+from pydantic import Field
+
+from isolet.wire.base import Wire
+from isolet.wire.execution import UID_PATTERN
+from isolet.wire.faults import Fault
+from isolet.wire.node import Stray
+
+NO_SUCH_PATH = "NoSuchPath"
+"""Reason of a 404 for a path, as opposed to one for a thing: an older agent, or another server."""
+INTERNAL_ERROR = "InternalError"
+UNSUPPORTED_WIRE_VERSION = "UnsupportedWireVersion"
+
+EXECUTIONS = "/v1/executions"
+WATCH = "/v1/watch"
+NODE = "/v1/node"
+STRAYS_REMOVE = "/v1/strays:remove"
+HEALTHZ = "/healthz"
+READYZ = "/readyz"
+METRICS = "/metrics"
+
+HEADER_REQUEST_ID = "Isolet-Request-Id"
+HEADER_WIRE_VERSIONS = "Isolet-Wire-Versions"
+HEADER_OUTPUT_OFFSET = "Isolet-Output-Offset"
+HEADER_OUTPUT_TOTAL = "Isolet-Output-Total"
+HEADER_OUTPUT_COMPLETE = "Isolet-Output-Complete"
+
+JSON = "application/json"
+NDJSON = "application/x-ndjson"
+BYTES = "application/octet-stream"
+
+MAX_OUTPUT_CHUNK = 1 << 20
+"""Most bytes of output in one answer; a larger `limit` is cut to it."""
+
+MAX_BODY = 64 << 10
+MAX_WANTED_BODY = 16 << 20
+"""A command line and environment of 2 MiB, each character escaped as six."""
+MAX_EXEC_BODY = 96 << 20
+"""64 MiB of stdin or output as base64, and the command line."""
+MAX_ANSWER = 64 << 20
+"""A snapshot of a node that holds tens of thousands of records."""
+MAX_LINE = 1 << 20
+
+IDENTITY_OPERATOR = "isolet:operator"
+IDENTITY_STREAM = "isolet:stream"
+IDENTITY_DISPATCH = "isolet:dispatch"
+IDENTITIES = (IDENTITY_OPERATOR, IDENTITY_STREAM, IDENTITY_DISPATCH)
+
+NODE_DOMAIN = "node.isolet.dev"
+
+
+_UID = re.compile(UID_PATTERN.rstrip("$") + r"\Z")
+_FENCE = re.compile(r"[!-~]{1,256}\Z")
+
+
+def is_uid(text: str) -> bool:
+    """Whether `text` can name an Execution, and so stand in a path as it is."""
+    return _UID.match(text) is not None
+
+
+def is_fence(text: str) -> bool:
+    """Whether `text` can stand in the fence header: printable, no blanks, not endless."""
+    return _FENCE.match(text) is not None
+
+
+def server_name(node: str) -> str:
+    """The DNS name in the certificate of a node's agent; it is checked, never looked up."""
+    return f"{node}.{NODE_DOMAIN}"
+
+
+def execution(uid: str) -> str:
+    """Path of one Execution. `uid` needs no quoting: its pattern has no character that would."""
+    return f"{EXECUTIONS}/{uid}"
+
+
+def output(uid: str, stream: str) -> str:
+    """Path of a stored output stream."""
+    return f"{EXECUTIONS}/{uid}/output/{stream}"
+
+
+def exec_(uid: str) -> str:
+    """Path that runs a command in a session."""
+    return f"{EXECUTIONS}/{uid}/exec"
+
+
+class StraysRequest(Wire):
+    """Body of `POST /v1/strays:remove`."""
+
+    names: tuple[str, ...] = Field(max_length=1000)
+
+
+class StraysAnswer(Wire):
+    """Its answer: those that are still there."""
+
+    strays: tuple[Stray, ...]
+
+
+class WatchFault(Wire):
+    """The last line of a watch stream that ended with an error after it had begun."""
+
+    status: int
+    fault: Fault

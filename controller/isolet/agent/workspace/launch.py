@@ -1,0 +1,102 @@
+"""Launch folders: one folder for each sandbox on a host tmpfs, mounted read-only in that one.
+
+They hold env values and arguments, so they may lie in memory only and go with a reboot. The root is
+closed to everyone but its owner; the folder and files below it are readable because inside a
+sandbox they are the non-root user's, who reaches no other folder.
+"""
+
+import os
+import re
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from isolet.base import errors, statfs
+
+_UID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
+_STAGING = ".staging"
+
+NODE_STORAGE_FULL = "NodeStorageFull"
+"""The same word as in `isolet.plan.reasons`, which this package may not import."""
+
+
+class LaunchFolders:
+    """The launch folders below `root`. All calls are short and in memory, so none is async."""
+
+    def __init__(self, root: Path, magic: Callable[[Path], int] = statfs.magic) -> None:
+        self._root = root
+        self._magic = magic
+
+    def prepare(self) -> None:
+        """Make the root, once, at the start of the agent.
+
+        Raises:
+            Refused: the root is not on a tmpfs.
+        """
+        self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if self._root.is_symlink() or self._magic(self._root) != statfs.TMPFS:
+            raise errors.Refused(
+                f"launch folder {self._root} is not on a tmpfs: it holds values that may not reach "
+                "a disk; mount a tmpfs there",
+                reason="NotInMemory",
+            )
+        self._root.chmod(0o700)
+        shutil.rmtree(self._root / _STAGING, ignore_errors=True)
+        (self._root / _STAGING).mkdir(mode=0o700)
+
+    def folder(self, uid: str) -> Path:
+        """The folder of this sandbox, made if need be: the source of its bind mount."""
+        path = self._path(uid)
+        path.mkdir(mode=0o755, exist_ok=True)
+        path.chmod(0o755)
+        return path
+
+    def write(self, uid: str, name: str, content: bytes) -> Path:
+        """Put a file into the folder: the sandbox sees all of it or none.
+
+        Raises:
+            Unavailable: the tmpfs is full (`NodeStorageFull`).
+        """
+        if not _NAME.fullmatch(name):
+            raise errors.Invalid(f"launch file name {name!r}")
+        target = self.folder(uid) / name
+        staged = self._root / _STAGING / f"{uid}.{name}"
+        try:
+            staged.unlink(missing_ok=True)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+            with open(os.open(staged, flags, 0o600), "wb") as file:
+                file.write(content)
+                os.fchmod(file.fileno(), 0o444)
+            staged.rename(target)
+        except OSError as error:
+            staged.unlink(missing_ok=True)
+            raise errors.Unavailable(
+                f"launch folder: {error.strerror}", reason=NODE_STORAGE_FULL
+            ) from error
+        return target
+
+    def remove_file(self, uid: str, name: str) -> None:
+        """Take one file away; gone is not an error."""
+        if not _NAME.fullmatch(name):
+            raise errors.Invalid(f"launch file name {name!r}")
+        (self._path(uid) / name).unlink(missing_ok=True)
+
+    def remove(self, uid: str) -> None:
+        """Take the folder and all in it away; gone is not an error."""
+        path = self._path(uid)
+        shutil.rmtree(path, ignore_errors=True)
+        if path.exists():
+            raise errors.Unavailable(f"launch folder of {uid} could not be removed")
+
+    def list(self) -> Sequence[str]:
+        """The uids that have a folder."""
+        if not self._root.exists():
+            return ()
+        return tuple(sorted(p.name for p in self._root.iterdir() if _UID.fullmatch(p.name)))
+
+    def _path(self, uid: str) -> Path:
+        """The folder's place; a uid is never a path of its own."""
+        if not _UID.fullmatch(uid):
+            raise errors.Invalid(f"uid {uid!r}")
+        return self._root / uid

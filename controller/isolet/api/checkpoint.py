@@ -91,6 +91,7 @@ class Checkpoint(meta.Resource):
     """The workspace of an Execution at one moment; an Execution can start from it on any node."""
 
     kind: Literal["Checkpoint"] = "Checkpoint"
+    """The kind."""
     spec: CheckpointSpec
     """What is asked for. Only ttlSecondsAfterFinished can be changed later."""
     status: CheckpointStatus = Field(default_factory=CheckpointStatus)

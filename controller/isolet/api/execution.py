@@ -143,6 +143,7 @@ class Execution(meta.Resource):
     """A sandbox on a node: a command that runs once, or a session that takes commands."""
 
     kind: Literal["Execution"] = "Execution"
+    """The kind."""
     spec: ExecutionSpec
     """What is asked for. Only desiredState, activeDeadlineSeconds and ttlSecondsAfterFinished can
     be changed later."""

@@ -270,6 +270,7 @@ class ExecutionClass(meta.Resource):
     """What an administrator reviewed: images, bounds, runtime and options, and for whom."""
 
     kind: Literal["ExecutionClass"] = "ExecutionClass"
+    """The kind."""
     spec: ExecutionClassSpec
     """What may run, how, and for whom. An edit never touches what is already bound."""
     status: ExecutionClassStatus = Field(default_factory=ExecutionClassStatus)

@@ -143,6 +143,7 @@ class ExecutionNode(meta.Resource):
     """A node that runs sandboxes: one agent and its container engine."""
 
     kind: Literal["ExecutionNode"] = "ExecutionNode"
+    """The kind."""
     spec: ExecutionNodeSpec
     """Where the agent is, and what the node may be used for."""
     status: ExecutionNodeStatus = Field(default_factory=ExecutionNodeStatus)

@@ -144,7 +144,9 @@ class Resource(Model):
     """The base of the five kinds."""
 
     api_version: str = API_VERSION
+    """Group and version."""
     metadata: ObjectMeta
+    """Standard object metadata."""
 
     @property
     def name(self) -> str:

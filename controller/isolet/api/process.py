@@ -298,6 +298,7 @@ class Process(meta.Resource):
     """A command with a durable record: started once, never repeated, its outcome never lost."""
 
     kind: Literal["Process"] = "Process"
+    """The kind."""
     spec: ProcessSpec
     """What is asked for. Only desiredState and ttlSecondsAfterFinished can be changed later."""
     status: ProcessStatus = Field(default_factory=ProcessStatus)

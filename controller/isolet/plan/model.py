@@ -244,6 +244,8 @@ class Observed:
     """`nodes` is a complete list: a name that is not in it has no object."""
     leader_since: datetime
     """When this leader began, by its own wall clock."""
+    installation: str = ""
+    """The operator's own; an agent of another one gets no work."""
     failure: Failure | None = None
     now: datetime
     """Wall time, UTC."""
@@ -259,6 +261,8 @@ class Contact:
     """When anything last came that had not been seen before: an answer, a change, a bookmark."""
     problem: str = ""
     """Why it is not heard, as far as the last attempt tells."""
+    reason: str = ""
+    """The reason of that error, such as `CertificateRefused`."""
     now: float
 
 

@@ -1,0 +1,1 @@
+"""The sandbox images of development and tests, made without any registry."""

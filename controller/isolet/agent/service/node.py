@@ -90,6 +90,10 @@ class Node:
         if (self._images, self._strays, self._engine_problem) != before:
             self._changed()
 
+    def names_of(self, reference: str) -> tuple[str, ...]:
+        """Tags and repository digests of an image that is given by its id."""
+        return next((i.tags + i.digests for i in self._images if i.id == reference), ())
+
     def account(self, sequence: int, records: Sequence[SandboxRecord]) -> NodeObserved:
         """Everything, from what is known now."""
         context = self._context

@@ -234,7 +234,9 @@ class Service:
         """The first time a uid is heard of: policy, room, then a durable record."""
         if self._draining:
             raise errors.Unavailable("the agent is shutting down", reason="ShuttingDown")
-        problems = checks.violations(wanted.spec, self._context.policy)
+        problems = checks.wanted_violations(
+            wanted, self._context.policy, image_names=self._node.names_of(wanted.spec.image)
+        )
         if problems:
             raise errors.Refused("; ".join(map(str, problems)), reason="NodePolicy")
         self._check_qualified(wanted.spec)

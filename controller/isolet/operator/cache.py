@@ -5,7 +5,7 @@ resource version decides. So a pass never acts on an older state than the one it
 from the main loop only.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from isolet.operator.kube import Key, Kind, Object, key_of, version_of
@@ -24,11 +24,20 @@ class _Shelf:
     newest: int = 0
 
 
+Changed = Callable[[Kind, Key, Object | None], None]
+"""Called with the new state of a key, or None when it is gone."""
+
+
+def _nobody(kind: Kind, key: Key, obj: Object | None) -> None:
+    """Tells nobody."""
+
+
 class ObjectCache:
     """Objects of several kinds."""
 
-    def __init__(self, kinds: Iterable[Kind]) -> None:
+    def __init__(self, kinds: Iterable[Kind], changed: Changed = _nobody) -> None:
         self._shelves = {kind.kind: _Shelf() for kind in kinds}
+        self._changed = changed
 
     def put(self, kind: Kind, obj: Object) -> bool:
         """Take in a state; returns whether it was news."""
@@ -41,6 +50,7 @@ class ObjectCache:
         obj["metadata"].pop("managedFields", None)
         shelf.entries[key] = _Entry(version, obj)
         shelf.newest = max(shelf.newest, version)
+        self._changed(kind, key, obj)
         return True
 
     def drop(self, kind: Kind, obj: Object) -> bool:
@@ -52,13 +62,15 @@ class ObjectCache:
             return False
         shelf.entries[key] = _Entry(version, None)
         shelf.newest = max(shelf.newest, version)
+        self._changed(kind, key, None)
         return True
 
-    def forget(self, key: Key, obj: Object) -> None:
+    def forget(self, kind: Kind, key: Key, obj: Object) -> None:
         """A fresh read found nothing of that name, where `obj` had been."""
-        entry = self._shelves[key.kind].entries.get(key)
+        entry = self._shelves[kind.kind].entries.get(key)
         if entry is not None and entry.obj is obj:
             entry.obj = None
+            self._changed(kind, key, None)
 
     def get(self, key: Key) -> Object | None:
         """The newest state; None if there is no such object as far as is known."""
@@ -92,6 +104,7 @@ class ObjectCache:
             del entries[key]
             if entry.obj is not None:
                 gone.append(key)
+                self._changed(kind, key, None)
         return gone
 
     def reset(self, kind: Kind) -> list[Key]:
@@ -99,4 +112,6 @@ class ObjectCache:
         shelf = self._shelves[kind.kind]
         keys = [key for key, entry in shelf.entries.items() if entry.obj is not None]
         self._shelves[kind.kind] = _Shelf()
+        for key in keys:
+            self._changed(kind, key, None)
         return keys

@@ -53,7 +53,7 @@ class LinkTimes:
     backoff_cap: float = 5.0
 
 
-class _BeginAgain(Exception):
+class BeginAgain(Exception):
     """The agent is another than the one that was followed: read everything anew."""
 
 
@@ -124,7 +124,7 @@ class Link:
                 heard_before = self.heard_at
                 try:
                     await self._follow()
-                except _BeginAgain:
+                except BeginAgain:
                     self.problem = ""
                 except errors.IsoletError as error:
                     self._lost(error.message)
@@ -157,18 +157,22 @@ class Link:
             await asyncio.gather(watching, asking, return_exceptions=True)
 
     async def _watch(self, after: int) -> None:
-        changes = self.agent.watch(after).__aiter__()
-        while True:
-            try:
+        changes = self.agent.watch(after)
+        try:
+            while True:
                 async with asyncio.timeout(self.times.silence):
-                    change = await changes.__anext__()
-            except StopAsyncIteration:
-                raise errors.Unavailable("the agent ended its stream of changes") from None
-            self._take(change)
+                    change = await anext(changes, None)
+                if change is None:
+                    raise errors.Unavailable("the agent ended its stream of changes")
+                self._take(change)
+        finally:
+            close = getattr(changes, "aclose", None)
+            if close is not None:
+                await close()
 
     def _take(self, change: Change) -> None:
         if change.epoch != self.epoch:
-            raise _BeginAgain
+            raise BeginAgain
         self._hear()
         if change.execution is not None:
             self.learn(change.execution)
@@ -197,7 +201,7 @@ class Link:
             self._restart(report.epoch)
             if began:
                 _log.warning("the agent's store is another one", extra={"node": self.name})
-                raise _BeginAgain
+                raise BeginAgain
         if differs:
             self.accounted(self.name)
 
@@ -214,7 +218,7 @@ class Link:
         """Replace what is known by a snapshot, except for answers that are newer than it."""
         self._hear()
         if snapshot.epoch != self.epoch:
-            raise _BeginAgain
+            raise BeginAgain
         old = self.records
         new = {record.uid: record for record in snapshot.executions}
         for uid, record in old.items():

@@ -40,7 +40,9 @@ def status_patch(obj: Object, status: meta.Model) -> Object | None:
     model = type(status)
     known = {field.alias or name for name, field in model.model_fields.items()}
     ours = {key: value for key, value in stored.items() if key in known}
-    patch = difference(ours, status.to_object())
+    # An empty list says the same as none.
+    wanted = {key: value for key, value in status.to_object().items() if value != []}
+    patch = difference(ours, wanted)
     if not patch:
         return None
     version = obj["metadata"]["resourceVersion"]

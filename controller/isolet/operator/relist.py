@@ -13,7 +13,18 @@ from dataclasses import dataclass, field
 from isolet.base import errors, log
 from isolet.base.clock import Clock
 from isolet.operator.cache import ObjectCache
-from isolet.operator.kube import Cluster, Key, Kind, ListOptions, key_of, version_of
+from isolet.operator.kube import (
+    EXECUTIONS,
+    Cluster,
+    Key,
+    Kind,
+    ListOptions,
+    Page,
+    key_of,
+    uid_of,
+    version_of,
+)
+from isolet.plan.model import ObjectList
 
 _log = log.get("operator.relist")
 
@@ -37,8 +48,11 @@ class WatchAccount:
 
     def show(self, version: int, now: float) -> None:
         """A list holds an object of this version."""
-        if version > max(self.delivered, self._shown):
-            self._shown, self._since = version, now
+        if version <= max(self.delivered, self._shown):
+            return
+        if self._shown <= self.delivered:
+            self._since = now
+        self._shown = version
 
     def behind(self, now: float) -> float:
         """For how long the watch has owed something; 0 if it owes nothing."""
@@ -64,6 +78,8 @@ class Relist:
     last: float | None = None
     """When the last round ended, monotonic."""
     accounts: dict[str, WatchAccount] = field(default_factory=dict)
+    lists: tuple[ObjectList, ...] = ()
+    """The last two complete lists of Executions since this leader began, the older first."""
 
     def __post_init__(self) -> None:
         self.accounts = {kind.kind: WatchAccount() for kind in self.kinds}
@@ -73,6 +89,11 @@ class Relist:
     def at_once(self) -> None:
         """Begin a round without waiting for its time."""
         self._now.set()
+
+    def begin_leading(self) -> None:
+        """What was listed before does not count as this leader's."""
+        self.lists = ()
+        self.at_once()
 
     async def wait_for(self, rounds: int) -> None:
         """Wait until so many rounds are complete."""
@@ -112,35 +133,40 @@ class Relist:
             self._done.notify_all()
 
     async def _list(self, kind: Kind) -> None:
-        listed: set[Key] = set()
-        token: str | None = None
-        version: int | None = None
-        went_back: set[Key] = set()
-        while True:
-            page = await self.cluster.list(kind, ListOptions(limit=PAGE, token=token))
-            if version is None:
-                version = page.version
-                went_back = self._check_history(kind, version)
-            for obj in page.items:
-                self.cache.put(kind, obj)
-                self.accounts[kind.kind].show(version_of(obj), self.clock.monotonic())
-                key = key_of(kind, obj)
-                listed.add(key)
-                self.ring(key)
-            token = page.token
-            if token is None:
-                break
-        gone = self.cache.keep_only(kind, listed, version)
-        for key in {*gone, *(went_back - listed)}:
+        began, lists = self.clock.monotonic(), self.lists
+        listed: dict[Key, str] = {}
+        page = await self._page(kind, None, listed, first=True)
+        version = page.version
+        while page.token is not None:
+            page = await self._page(kind, page.token, listed)
+        for key in self.cache.keep_only(kind, set(listed), version):
             self.ring(key)
+        if kind is EXECUTIONS and self.lists is lists:  # no change of leadership meanwhile
+            whole = ObjectList(uids=frozenset(listed.values()), started_at=began)
+            self.lists = (*self.lists[-1:], whole)
 
-    def _check_history(self, kind: Kind, version: int) -> set[Key]:
-        """A list older than what was already seen: etcd was restored from a backup."""
-        if version >= self.cache.newest(kind):
-            return set()
+    async def _page(
+        self, kind: Kind, token: str | None, listed: dict[Key, str], *, first: bool = False
+    ) -> Page:
+        seen = self.cache.newest(kind)
+        page = await self.cluster.list(kind, ListOptions(limit=PAGE, token=token))
+        if first and page.version < seen:
+            self._went_back(kind)
+        now = self.clock.monotonic()
+        for obj in page.items:
+            self.cache.put(kind, obj)
+            self.accounts[kind.kind].show(version_of(obj), now)
+            key = key_of(kind, obj)
+            listed[key] = uid_of(obj)
+            self.ring(key)
+        return page
+
+    def _went_back(self, kind: Kind) -> None:
+        """A list is older than what was seen before it was asked for: etcd is a backup's."""
         _log.warning("the API server went back in time", extra={"kind": kind.kind})
         self.accounts[kind.kind].restart()
-        return set(self.cache.reset(kind))
+        for key in self.cache.reset(kind):
+            self.ring(key)
 
     def stalled(self, grace: float) -> list[str]:
         """Kinds whose watch has owed an event for longer than `grace` seconds."""

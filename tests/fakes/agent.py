@@ -1,0 +1,280 @@
+"""An agent in memory: `AgentAPI` with a store, a watch, fences, and a tenant driven by the test.
+
+It starts what it is told to at once (`auto`), or as far as the test lets it. It can be unreachable,
+slow, replaced (another epoch), and it counts what would be sandboxes.
+"""
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+
+from isolet.base import errors
+from isolet.wire.agent_api import Change, Snapshot
+from isolet.wire.execution import (
+    ExecutionObserved,
+    Outcome,
+    State,
+    Step,
+)
+from isolet.wire.node import Amounts, Image, NodeCondition, NodeObserved
+
+IMAGE = "sha256:" + "a" * 64
+
+
+class FakeAgent:
+    def __init__(self, name="node-a", *, installation="test", auto=True, bookmark=1.0):
+        self.name = name
+        self.installation = installation
+        self.auto = auto
+        self.bookmark = bookmark
+        self.epoch = "epoch-1"
+        self.boot_id = "boot-1"
+        self.sequence = 0
+        self.records = {}
+        self.starts = []
+        """Every sandbox ever started, by uid: a double start shows here."""
+        self.puts = []
+        self.calls = []
+        self.removed = set()
+        self.fences = {}
+        self.reachable = True
+        self.hang = False
+        self.conditions = ("EngineReady", "RuntimeQualified", "StateUsable", "DiskWorkspaces")
+        self.images = (Image(id=IMAGE, tags=("python:3",), digests=(f"python@{IMAGE}",)),)
+        self.capacity = Amounts(
+            cpu_millis=64_000, memory_bytes=256 << 30, disk_bytes=1 << 40, executions=1000
+        )
+        self.strays = ()
+        self.refuse = None
+        """An error that `put` raises."""
+        self._bell = asyncio.Condition()
+        self.connections = 0
+
+    # what a test does
+
+    async def lose(self):
+        """Cut every stream; nothing gets through until `return_`."""
+        self.reachable = False
+        await self._ring()
+
+    async def return_(self):
+        self.reachable = True
+        await self._ring()
+
+    async def replace(self, *, boot=True):
+        """The node comes back with an empty store."""
+        self.epoch += "'"
+        if boot:
+            self.boot_id += "'"
+        self.records.clear()
+        self.sequence = 0
+        await self._ring()
+
+    async def account_changes(self):
+        self.sequence += 1
+        self._node_changed = self.sequence
+        await self._ring()
+
+    async def run(self, uid):
+        now = datetime.now(UTC).replace(microsecond=0)
+        known = self.records[uid]
+        await self._store(
+            known,
+            step=Step.RUNNING,
+            started_at=now,
+            deadline_at=now + timedelta(seconds=600),
+            image_id=IMAGE,
+        )
+        self.starts.append(uid)
+
+    async def end(self, uid, reason="Succeeded", succeeded=True, exit_code=0, message="exit 0"):
+        known = self.records[uid]
+        await self._store(
+            known,
+            step=Step.ENDED,
+            ended_at=datetime.now(UTC).replace(microsecond=0),
+            outcome=Outcome(
+                succeeded=succeeded, reason=reason, message=message, exit_code=exit_code
+            ),
+        )
+        if self.auto:
+            await self.dispose(uid)
+
+    async def dispose(self, uid):
+        await self._store(self.records[uid], step=Step.DISPOSED, nothing_left=True)
+
+    @property
+    def live(self):
+        """Uids with a sandbox now."""
+        return {u for u, r in self.records.items() if r.step is Step.RUNNING}
+
+    # AgentAPI
+
+    async def put(self, wanted, fence):
+        await self._enter("put", wanted.uid, fence)
+        if self.refuse is not None:
+            raise self.refuse
+        known = self.records.get(wanted.uid)
+        digest = wanted.spec.digest(b"key")
+        if known is not None:
+            if known.spec_digest != digest:
+                raise errors.Conflict("known with another spec")
+            return await self._wish(known, wanted.state, wanted.generation)
+        if wanted.uid in self.removed:
+            raise errors.Conflict("has ended here before")
+        self.puts.append(wanted)
+        self.sequence += 1
+        record = ExecutionObserved(
+            uid=wanted.uid,
+            namespace=wanted.namespace,
+            name=wanted.name,
+            sequence=self.sequence,
+            spec_digest=digest,
+            generation=wanted.generation,
+            step=Step.RECORDED,
+        )
+        self.records[wanted.uid] = record
+        await self._ring()
+        if self.auto:
+            await self.run(wanted.uid)
+        return self.records[wanted.uid]
+
+    async def amend(self, uid, change, fence):
+        await self._enter("amend", uid, fence)
+        return await self._wish(self._known(uid), change.state, change.generation)
+
+    async def remove(self, uid, fence):
+        await self._enter("remove", uid, fence)
+        self.removed.add(uid)
+        known = self.records.get(uid)
+        if known is None:
+            self.sequence += 1
+            known = ExecutionObserved(
+                uid=uid,
+                namespace="",
+                name="",
+                sequence=self.sequence,
+                spec_digest="",
+                step=Step.DISPOSED,
+            )
+        if self.auto or known.step is Step.DISPOSED:
+            return await self._store(known, step=Step.DISPOSED, removing=True, nothing_left=True)
+        return await self._store(known, removing=True)
+
+    async def get(self, uid):
+        await self._enter("get", uid)
+        return self._known(uid)
+
+    async def snapshot(self):
+        await self._enter("snapshot")
+        return Snapshot(
+            epoch=self.epoch, sequence=self.sequence, executions=tuple(self.records.values())
+        )
+
+    async def watch(self, after):
+        await self._enter("watch")
+        epoch = self.epoch
+        self.connections += 1
+        try:
+            while True:
+                if not self.reachable:
+                    raise errors.Unavailable("connection lost")
+                if epoch != self.epoch:
+                    yield Change(epoch=self.epoch, sequence=self.sequence)
+                    return
+                news = sorted(
+                    (r for r in self.records.values() if r.sequence > after),
+                    key=lambda r: r.sequence,
+                )
+                for record in news:
+                    after = record.sequence
+                    yield Change(epoch=epoch, sequence=after, execution=record)
+                node_changed = getattr(self, "_node_changed", 0) > after
+                after = max(after, self.sequence)
+                yield Change(epoch=epoch, sequence=after, node_changed=node_changed)
+                async with self._bell:
+                    try:
+                        async with asyncio.timeout(self.bookmark):
+                            await self._bell.wait()
+                    except TimeoutError:
+                        pass
+        finally:
+            self.connections -= 1
+
+    async def output(self, uid, stream, offset, limit):
+        raise NotImplementedError
+
+    async def exec(self, uid, request):
+        raise NotImplementedError
+
+    async def node(self):
+        await self._enter("node")
+        return NodeObserved(
+            name=self.name,
+            installation=self.installation,
+            agent_version="0.1.0",
+            epoch=self.epoch,
+            boot_id=self.boot_id,
+            sequence=self.sequence,
+            now=datetime.now(UTC),
+            architecture="amd64",
+            conditions=tuple(
+                NodeCondition(type=type_, status="True", reason="Fine", message="")
+                for type_ in self.conditions
+            ),
+            runtimes=("runsc",),
+            media=("Memory", "Disk"),
+            images=self.images,
+            capacity=self.capacity,
+            allocated=Amounts(executions=len(self.live)),
+            strays=self.strays,
+        )
+
+    async def remove_strays(self, names, fence):
+        await self._enter("remove_strays", tuple(names), fence)
+        self.strays = tuple(s for s in self.strays if s.name not in names)
+        return self.strays
+
+    async def close(self):
+        pass
+
+    async def _enter(self, call, subject=None, fence=None):
+        self.calls.append((call, subject))
+        await asyncio.sleep(0)
+        if self.hang:
+            await asyncio.Event().wait()
+        if not self.reachable:
+            raise errors.Unavailable("no route to the agent")
+        if fence is not None:
+            if fence.transitions < self.fences.get(fence.lease_uid, 0):
+                raise errors.Fenced("an older leader")
+            self.fences[fence.lease_uid] = fence.transitions
+
+    def _known(self, uid):
+        try:
+            return self.records[uid]
+        except KeyError:
+            raise errors.NotFound(f"no record of {uid}") from None
+
+    async def _wish(self, known, state, generation):
+        changes = {"generation": generation}
+        if state is State.TERMINATED and known.outcome is None:
+            changes |= {
+                "step": Step.DISPOSED,
+                "nothing_left": True,
+                "ended_at": datetime.now(UTC).replace(microsecond=0),
+                "outcome": Outcome(succeeded=False, reason="Cancelled", message="as asked"),
+            }
+        if all(getattr(known, key) == value for key, value in changes.items()):
+            return known
+        return await self._store(known, **changes)
+
+    async def _store(self, known, **changes):
+        self.sequence += 1
+        record = known.model_copy(update={**changes, "sequence": self.sequence})
+        self.records[known.uid] = record
+        await self._ring()
+        return record
+
+    async def _ring(self):
+        async with self._bell:
+            self._bell.notify_all()

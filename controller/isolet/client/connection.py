@@ -1,6 +1,7 @@
 """The way to one agent: endpoint, pools, certificates, and what a broken connection means."""
 
 import asyncio
+import io
 import ssl
 import time
 from collections.abc import AsyncIterator, Mapping
@@ -18,6 +19,7 @@ from isolet.wire import http
 BROKEN = (aiohttp.ClientError, TimeoutError, OSError)
 """What a connection that fails raises."""
 
+_LARGE = 64 << 10
 _STAT_SECONDS = 1.0
 _log = log.get("client")
 
@@ -87,7 +89,7 @@ class Connection:
             async with self._session(ask.streams).request(
                 ask.method,
                 self._base + ask.path,
-                data=ask.body,
+                data=_data(ask.body),
                 params=dict(ask.query),
                 headers=dict(ask.headers),
                 timeout=ask.timeout,
@@ -179,6 +181,11 @@ def _parse(endpoint: str) -> tuple[str | None, str]:
     if parts.scheme == "https" and parts.hostname and plain:
         return None, f"https://{parts.netloc}"
     raise errors.Invalid(f"{endpoint!r} is neither unix:///path nor https://host:port")
+
+
+def _data(body: bytes | None) -> bytes | io.BytesIO | None:
+    """A large body goes out in pieces, so that writing it never holds up the event loop."""
+    return body if body is None or len(body) <= _LARGE else io.BytesIO(body)
 
 
 def _trace() -> aiohttp.TraceConfig:

@@ -20,8 +20,8 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Route = tuple[str, str, Right, Handler]
 
 _LARGE = 1 << 20
-READY = "Ready"
-"""The node condition that `/readyz` tells."""
+REQUIRED = ("EngineReady", "RuntimeQualified")
+"""Node conditions without which no work can be taken: what `/readyz` tells."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -155,12 +155,14 @@ class Handlers:
 
     async def readyz(self, _request: web.Request) -> web.StreamResponse:
         """Ready for work, as the node's own condition says."""
-        node = await self._api.node()
-        ready = next((c for c in node.conditions if c.type == READY), None)
-        if ready is not None and ready.status == "True":
-            return web.Response(text="ok\n")
-        why = "the node has not been qualified yet" if ready is None else ready.message
-        raise errors.Unavailable(why, reason=ready.reason if ready else "NotQualified")
+        found = {c.type: c for c in (await self._api.node()).conditions}
+        for kind in REQUIRED:
+            condition = found.get(kind)
+            if condition is None:
+                raise errors.Unavailable(f"{kind} is not known yet", reason="NotQualified")
+            if condition.status != "True":
+                raise errors.Unavailable(condition.message, reason=condition.reason)
+        return web.Response(text="ok\n")
 
     async def metrics(self, _request: web.Request) -> web.StreamResponse:
         """Prometheus' text format."""

@@ -1,4 +1,4 @@
-"""An agent in memory, for tests and dry runs: the same contract, no engine behind it.
+"""An agent in memory: the whole contract and no engine behind it.
 
 Executions run at once and go on until the test says otherwise (`finish`); what is removed leaves a
 tombstone. `fail_with` makes the next calls fail, which is how a test plays an agent in trouble.
@@ -50,6 +50,10 @@ class MemoryAgent:
     bookmark_seconds: float = 0.2
     run: Run | None = None
     """What a command in a session does; without it, it succeeds and says nothing."""
+    conditions: tuple[NodeCondition, ...] = (
+        NodeCondition(type="EngineReady", status="True", reason="Qualified", message=""),
+        NodeCondition(type="RuntimeQualified", status="True", reason="Qualified", message=""),
+    )
     fail_with: Exception | None = None
     """Raised by every call while it is set."""
     strays: list[Stray] = field(default_factory=list)
@@ -143,7 +147,6 @@ class MemoryAgent:
     async def node(self) -> NodeObserved:
         """See `AgentAPI.node`."""
         self._enter("node")
-        ready = NodeCondition(type="Ready", status="True", reason="Qualified", message="")
         return NodeObserved(
             name=self.name,
             installation="memory",
@@ -152,7 +155,7 @@ class MemoryAgent:
             boot_id="boot",
             sequence=self.sequence,
             now=self.clock.now(),
-            conditions=(ready,),
+            conditions=self.conditions,
             runtimes=("runsc",),
             media=("Memory", "Disk"),
             capacity=Amounts(cpu_millis=8000, memory_bytes=16 << 30, executions=100),

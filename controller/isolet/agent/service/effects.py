@@ -7,7 +7,8 @@ labels is adopted, and the store changes by compare-and-set.
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from isolet.agent.deadlines import DeadlineFile, Entry
+from isolet.agent import deadlines
+from isolet.agent.deadline_book import DeadlineBook
 from isolet.agent.engine import config as engine_config
 from isolet.agent.engine.base import Container, SandboxConfig, Status
 from isolet.agent.service import config
@@ -27,13 +28,11 @@ Performer = Callable[[SandboxRecord, Any], Awaitable[SandboxRecord | None]]
 class Effects:
     """Performs actions on one sandbox at a time; holds nothing of a sandbox itself."""
 
-    def __init__(
-        self, context: Context, facts: Facts, inputs: Inputs, deadlines: DeadlineFile
-    ) -> None:
+    def __init__(self, context: Context, facts: Facts, inputs: Inputs, book: DeadlineBook) -> None:
         self._context = context
         self._facts = facts
         self._inputs = inputs
-        self._deadlines = deadlines
+        self._book = book
         self._performers: dict[type[sandbox_model.Action], Performer] = {
             sandbox_model.Create: self._create,
             sandbox_model.Dispatch: self._dispatch,
@@ -118,7 +117,7 @@ class Effects:
             waiting=None,
         )
         # The watchdog must know the deadline before there is anything to end.
-        self._guard(dispatched, pid=0)
+        await self._guard(dispatched, pid=0)
         steps.reach(AgentStep.DISPATCH_BEFORE)
         stored = await self._context.store.update(dispatched)
         steps.reach(AgentStep.DISPATCH_AFTER)
@@ -156,7 +155,7 @@ class Effects:
             )
 
     async def _undispatch(self, record: SandboxRecord, _: object) -> SandboxRecord:
-        self._deadlines.remove(record.uid)
+        await self._book.drop(record.container_name)
         return await self._context.store.update(
             record.with_(
                 step=Step.RECORDED, dispatched_at=None, dispatched_boottime=None, container_id=None
@@ -179,7 +178,7 @@ class Effects:
         )
         stored = await self._context.store.update(running)
         steps.reach(AgentStep.RUNNING_AFTER)
-        self._guard(stored, pid=self._facts.pid(record.uid))
+        await self._guard(stored, pid=self._facts.pid(record.uid))
         return stored
 
     async def _record_stop(
@@ -224,7 +223,7 @@ class Effects:
             )
         )
         steps.reach(AgentStep.OUTCOME_AFTER)
-        self._deadlines.remove(record.uid)
+        await self._book.drop(record.container_name)
         self._inputs.forget(record.uid)
         return stored
 
@@ -269,23 +268,28 @@ class Effects:
     async def guard_again(self, record: SandboxRecord) -> None:
         """Tell the watchdog a deadline that has been moved."""
         if record.outcome is None:
-            self._guard(record, pid=self._facts.pid(record.uid))
+            await self._guard(record, pid=self._facts.pid(record.uid))
 
-    def _guard(self, record: SandboxRecord, *, pid: int) -> None:
+    async def _guard(self, record: SandboxRecord, *, pid: int) -> None:
         """Tell the watchdog what must be dead by when."""
-        deadline = record.deadline_boottime()
-        if deadline is None or record.container_id is None or record.boot_id is None:
-            return
-        self._deadlines.put(
-            Entry.of(
-                uid=record.uid,
-                container_id=record.container_id,
-                name=record.container_name,
-                boot_id=record.boot_id,
-                deadline_boottime=deadline,
-                pid=pid,
-            )
-        )
+        entry = deadline_entry(record, pid)
+        if entry is not None:
+            await self._book.put(entry)
+
+
+def deadline_entry(record: SandboxRecord, pid: int = 0) -> deadlines.Deadline | None:
+    """What the watchdog is told of a sandbox that may be running; None for one that cannot be."""
+    deadline = record.deadline_boottime()
+    if deadline is None or record.boot_id is None or record.outcome is not None:
+        return None
+    return deadlines.Deadline(
+        name=record.container_name,
+        deadline_boottime=deadline,
+        boot_id=record.boot_id,
+        container_id=record.container_id or "",
+        pid=pid,
+        pid_start=(deadlines.start_of(pid) or 0) if pid else 0,
+    )
 
 
 def _mismatch(differences: list[str]) -> Outcome:

@@ -141,9 +141,11 @@ class Node:
                 age = (now - volume.created_at).total_seconds() if volume.created_at else 0.0
                 found.append(_stray("volume", volume.name, volume.labels, age))
         found.extend(
-            Stray(kind="disk", name=uid, uid=uid, age_seconds=0.0)
-            for uid in await context.disks.list()
-            if uid not in known
+            Stray(
+                kind="disk", name=disk.uid, uid=disk.uid, age_seconds=now.timestamp() - disk.made_at
+            )
+            for disk in await context.disks.list()
+            if disk.uid not in known
         )
         return found
 

@@ -4,11 +4,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
+from isolet.agent.workspace.disk import Disk
+
 
 class Disks(Protocol):
     """Bounded workspaces on disk."""
 
-    async def make(self, uid: str, size_bytes: int, owner_uid: int, owner_gid: int) -> str:
+    async def make(self, uid: str, size_bytes: int, user: int, group: int) -> str:
         """The block device of `uid`'s workspace, made if it is not there.
 
         Raises:
@@ -28,8 +30,8 @@ class Disks(Protocol):
         """Whether no block or no inode is free in it."""
         ...
 
-    async def list(self) -> Sequence[str]:
-        """Uids that have an image here."""
+    async def list(self) -> Sequence[Disk]:
+        """All that are here, whole or not."""
         ...
 
     async def usable(self) -> str | None:

@@ -5,11 +5,11 @@ from collections.abc import AsyncIterator, Sequence
 from datetime import datetime, timedelta
 from typing import Literal
 
-from isolet.agent.deadlines import DeadlineFile
+from isolet.agent.deadline_book import DeadlineBook
 from isolet.agent.engine.base import EngineEvent, Stream
 from isolet.agent.policy import checks
 from isolet.agent.service.context import Context
-from isolet.agent.service.effects import Effects
+from isolet.agent.service.effects import Effects, deadline_entry
 from isolet.agent.service.events import EventLog
 from isolet.agent.service.facts import Facts, oldest_dispatch
 from isolet.agent.service.images import Images
@@ -51,8 +51,9 @@ _log = log.get("agent.service")
 class Service:
     """Implements `isolet.wire.agent_api.AgentAPI` on one node."""
 
-    def __init__(self, context: Context, deadlines: DeadlineFile) -> None:
+    def __init__(self, context: Context, book: DeadlineBook) -> None:
         self._context = context
+        self._book = book
         self._events = EventLog(
             context.engine,
             context.installation,
@@ -61,7 +62,7 @@ class Service:
         )
         self._inputs = Inputs(context)
         self._facts = Facts(context, Images(context.engine), self._inputs, self._events, self._wake)
-        self._effects = Effects(context, self._facts, self._inputs, deadlines)
+        self._effects = Effects(context, self._facts, self._inputs, book)
         self._sessions = Sessions(context)
         self._watchers = Watchers(context.store, self._observed, _buried)
         self._node = Node(context, self._watchers.node_changed)
@@ -79,6 +80,8 @@ class Service:
         records = list(await self._context.store.list())
         for uid in ended_by_watchdog:
             self._facts.watchdog_ended(uid)
+        entries = (deadline_entry(record) for record in records)
+        await self._book.replace([entry for entry in entries if entry is not None])
         for record in records:
             self._workers.ensure(record.uid)
         since = oldest_dispatch(records, self._context.clock.now())

@@ -30,7 +30,7 @@ from isolet.agent.engine.base import (
 )
 from isolet.base import errors, names
 from isolet.base.clock import Clock, FixedClock
-from tests.fakes import containers as parts
+from fakes import containers as parts
 
 
 class Kind(Enum):

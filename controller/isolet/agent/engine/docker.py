@@ -6,12 +6,24 @@ changes something, with one exception: a removal that the engine answered with "
 
 import asyncio
 import contextlib
+import dataclasses
 import re
 import secrets
 from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from datetime import datetime
 
-from isolet.agent.engine import api, base, config, execs, inspected, probe, streams, transport
+from isolet.agent.engine import (
+    api,
+    base,
+    config,
+    execs,
+    inspected,
+    locallog,
+    probe,
+    process,
+    streams,
+    transport,
+)
 from isolet.base import errors, log, names
 
 _IMAGE_REFERENCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_./:@-]*")
@@ -31,13 +43,15 @@ class DockerEngine:
         self._timeouts = timeouts or api.Timeouts()
         self._api = api.API(socket_path, self._timeouts)
         self._installation = installation
+        self._data_root: str | None = None
         self._log = log.get("engine", socket=socket_path)
 
     async def info(self) -> base.EngineInfo:
         """Identity and configuration of the engine."""
         raw = (await self._api.get("/info", within=self._timeouts.scan)).json()
         version = (await self._api.get("/version")).json()
-        return inspected.info(raw, version, await self._api.version())
+        started = await asyncio.to_thread(process.started_boottime, self._api.socket_path)
+        return inspected.info(raw, version, await self._api.version(), started)
 
     # --- images -----------------------------------------------------------------------------------
 
@@ -103,10 +117,28 @@ class DockerEngine:
         return container_id
 
     async def start(self, container_id: str) -> None:
-        """Start once."""
-        await self._api.change(
-            "POST", _path(container_id, "start"), within=self._timeouts.start, failed=errors.Refused
-        )
+        """Start once.
+
+        A failure that the engine answered is only called a refusal once inspect has confirmed that
+        the container was never started; else it stays Unconfirmed.
+        """
+        try:
+            await self._api.change(
+                "POST",
+                _path(container_id, "start"),
+                within=self._timeouts.start,
+                failed=errors.Refused,
+            )
+        except errors.Refused as refusal:
+            if not await self._never_started(container_id):
+                raise errors.Unconfirmed(refusal.message) from refusal
+            raise
+
+    async def _never_started(self, container_id: str) -> bool:
+        try:
+            return (await self.inspect(container_id)).started_at is None
+        except errors.IsoletError:
+            return False
 
     async def stop(self, container_id: str, *, grace_seconds: int) -> None:
         """TERM, wait, KILL."""
@@ -215,7 +247,8 @@ class DockerEngine:
             try:
                 async for data in body:
                     for frame in decoder.feed(data):
-                        yield frame
+                        is_guess = decoder.is_guess(frame)
+                        yield await self._checked(container_id, frame) if is_guess else frame
                 decoder.end()
             except transport.Lost as error:
                 raise errors.Unavailable(f"output cannot be read: {error}") from error
@@ -226,6 +259,16 @@ class DockerEngine:
             )
         if follow:
             await self._require_ended(container_id)
+
+    async def _checked(self, container_id: str, frame: base.OutputFrame) -> base.OutputFrame:
+        """`frame` without the newline that was added to it, if the program wrote none."""
+        if self._data_root is None:
+            self._data_root = (await self.info()).data_root
+        piece = frame.data[:-1]
+        unended = await asyncio.to_thread(
+            locallog.is_unended, self._data_root, container_id, frame.stream.value, piece
+        )
+        return dataclasses.replace(frame, data=piece) if unended else frame
 
     async def _require_ended(self, container_id: str) -> None:
         # An engine that shuts down ends a log in good order too, with the sandbox still alive.

@@ -51,9 +51,8 @@ class StoredLines:
 
     The log driver stores a line of up to 16 KiB as one frame with its newline. It cuts a longer
     line into full pieces and a shorter last one, which may be empty, and drops the newline; it is
-    added here to the last piece. A last line that the program did not end has no newline either:
-    where it is longer than 16 KiB it looks the same as an ended one, and gets one byte too many.
-    That is the only inexact case and the API has no sign of it.
+    added here to the last piece. What a program printed last without a newline looks the same if
+    it is longer than 16 KiB: that is what `guessed` is for.
 
     Frames are asked for with `details=1`, which puts one blank before the data of each: without
     it the engine leaves out an empty piece, and with it the only sign that the line has ended.
@@ -62,12 +61,15 @@ class StoredLines:
     def __init__(self, stream: base.Stream, after: int) -> None:
         self._stream = stream
         self._after = after
-        self.index = 0
         self._piece = 0
+        self.index = 0
+        self.guessed = False
+        """Whether the newline of the last frame was added and nothing has followed it yet."""
 
     def take(self, stored: bytes) -> base.OutputFrame | None:
         """The next frame; None when it is one that the reader has already."""
         self.index += 1
+        self.guessed = False
         data = stored[stored.index(b" ") + 1 :]
         if data.endswith(b"\n"):
             self._piece = 0
@@ -75,6 +77,7 @@ class StoredLines:
             self._piece = len(data)
         elif len(data) < self._piece:
             self._piece = 0
+            self.guessed = len(data) > 0
             data += b"\n"
         if self.index <= self._after:
             return None
@@ -89,11 +92,18 @@ class StoredOutput:
         self._lines = {s: StoredLines(s, after.get(s, 0)) for s in base.Stream}
         self._after = {s: after.get(s, 0) for s in base.Stream}
 
-    def feed(self, data: bytes) -> Iterator[base.OutputFrame]:
-        """The frames in `data` that are new to the reader."""
-        for stream, stored in self._frames.feed(data):
-            if frame := self._lines[stream].take(stored):
-                yield frame
+    def feed(self, data: bytes) -> list[base.OutputFrame]:
+        """The frames in `data` that are new to the reader. Raises Lost."""
+        try:
+            taken = [self._lines[stream].take(raw) for stream, raw in self._frames.feed(data)]
+        except ValueError:
+            raise transport.Lost("the engine's log has frames without details") from None
+        return [frame for frame in taken if frame]
+
+    def is_guess(self, frame: base.OutputFrame) -> bool:
+        """Whether it is the last of its stream so far and may have got a newline too many."""
+        lines = self._lines[frame.stream]
+        return lines.guessed and lines.index == frame.index
 
     def end(self) -> None:
         """Raise Lost when the stream ended within a frame."""

@@ -1,0 +1,73 @@
+"""When the engine's process was started: what ended before that has no complete log.
+
+Read from the host's `/proc`. An agent that cannot see the host's processes gets no answer.
+"""
+
+import contextlib
+import os
+import socket
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+_NAME = "dockerd"
+_STARTED = 19
+"""Field of /proc/<pid>/stat after the process name: the start in ticks of the boot-time clock."""
+
+
+def started_boottime(socket_path: str, proc: Path = Path("/proc")) -> float | None:
+    """Boot-time seconds at which the engine behind the socket was started; None if unknown."""
+    for pid in (_listener(socket_path), *_holders(socket_path, proc)):
+        if pid and _read(proc / str(pid) / "comm").strip() == _NAME:
+            return _start_of(proc / str(pid))
+    return None
+
+
+def _listener(socket_path: str) -> int:
+    """Whoever made the socket listen: the engine, or systemd on its behalf."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
+        sock.settimeout(1.0)
+        try:
+            sock.connect(socket_path)
+            raw = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+        except OSError:
+            return 0
+    pid: int = struct.unpack("3i", raw)[0]
+    return pid
+
+
+def _holders(socket_path: str, proc: Path) -> Iterator[int]:
+    """Engines that hold the listening socket, however they came by it."""
+    wanted = {f"socket:[{inode}]" for inode in _inodes(socket_path, proc)}
+    for folder in proc.glob("[0-9]*"):
+        if wanted and _read(folder / "comm").strip() == _NAME and wanted & set(_open(folder)):
+            yield int(folder.name)
+
+
+def _inodes(socket_path: str, proc: Path) -> Iterator[str]:
+    real = os.path.realpath(socket_path)
+    for line in _read(proc / "net" / "unix").splitlines()[1:]:
+        words = line.split(maxsplit=7)
+        if len(words) == 8 and os.path.realpath(words[7]) == real:
+            yield words[6]
+
+
+def _open(folder: Path) -> Iterator[str]:
+    with contextlib.suppress(OSError):
+        for entry in (folder / "fd").iterdir():
+            with contextlib.suppress(OSError):
+                yield str(entry.readlink())
+
+
+def _start_of(folder: Path) -> float | None:
+    fields = _read(folder / "stat").rpartition(")")[2].split()
+    if len(fields) <= _STARTED:
+        return None
+    return int(fields[_STARTED]) / os.sysconf("SC_CLK_TCK")
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""

@@ -311,17 +311,3 @@ def to_wire(asked: bounds.Resources) -> Resources:
     return Resources(
         cpu_millis=quantity.to_milli_cpu(asked.cpu or ""), pids=asked.pids or 0, **sizes
     )
-
-
-def to_api(given: Resources) -> bounds.Resources:
-    """The same bounds as they are shown to people."""
-    size = quantity.format_bytes
-    return bounds.Resources.model_construct(
-        cpu=quantity.format_milli_cpu(given.cpu_millis),
-        memory=size(given.memory_bytes),
-        workspace=size(given.workspace_bytes),
-        tmp=size(given.tmp_bytes),
-        shm=size(given.shm_bytes),
-        pids=given.pids,
-        output=size(given.output_bytes),
-    )

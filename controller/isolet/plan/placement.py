@@ -1,8 +1,8 @@
 """Where an Execution goes: a pure function of its demand and the nodes.
 
-Each node either can take it or lacks something, and the first thing it lacks is told. The texts name
-what is asked for and not what is left, so that a full cluster does not rewrite every waiting object
-each time something ends.
+Each node either can take it or lacks something, and the first thing it lacks is told. The texts
+name what is asked for and not what is left, so that a full cluster does not rewrite every waiting
+object each time something ends.
 """
 
 import heapq

@@ -1,0 +1,102 @@
+"""One pass over one Execution: everything observed goes in, a `Plan` comes out. PURE.
+
+Called by `operator.reconcile`. The order of questions is the order of strength: deletion wins, then
+an outcome that is written, then the node it is bound to; only what has none of these is placed.
+Total and repeatable: it never raises on data, and the same facts give the same plan.
+"""
+
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from isolet.api import meta
+from isolet.plan import binding, bound, deletion, pending, publishing, status
+from isolet.plan.actions import Action, Amend, DeleteObject, Plan, Remove
+from isolet.plan.binding import Binding
+from isolet.plan.model import Known, NodeFacts, Observed
+from isolet.plan.standing import LOOK, can_talk
+from isolet.plan.status import Picture
+from isolet.wire.execution import Amendment, ExecutionObserved, State
+
+
+def plan(seen: Observed) -> Plan:
+    """What to do about this Execution now, and what to say of it."""
+    if seen.object.deleting:
+        return deletion.plan(seen)
+    repair = _finalizer_missing(seen)
+    if repair is not None:
+        return repair
+    if status.decided(seen.object.status):
+        return _alone(seen, _after_the_end(seen))
+    if seen.object.node_name is None:
+        return pending.plan(seen)
+    return _alone(seen, bound.plan(seen))
+
+
+def _alone(seen: Observed, found: Plan) -> Plan:
+    """Remove the uid from agents that it is not bound to: an earlier state of etcd put it there."""
+    elsewhere = [
+        Remove(node=facts.name, uid=seen.object.uid)
+        for facts in sorted(seen.nodes, key=lambda n: n.name)
+        if facts.name != seen.object.node_name and _holds(facts) and can_talk(facts)
+    ]
+    return replace(found, actions=(*found.actions, *elsewhere)) if elsewhere else found
+
+
+def _holds(facts: NodeFacts) -> bool:
+    record = facts.record.value if isinstance(facts.record, Known) else None
+    return record is not None and not record.removing and not record.nothing_left
+
+
+def _finalizer_missing(seen: Observed) -> Plan | None:
+    """Somebody took our finalizer off a bound object: put it back before anything else."""
+    node, metadata = seen.object.node_name, seen.object.metadata
+    if node is None or meta.FINALIZER in metadata.finalizers:
+        return None
+    text = metadata.annotations.get(binding.ANNOTATION, "")
+    again = pending.bind_action(seen, node, text)
+    return publishing.make(seen, Picture(), worth_from=None, actions=(again,))
+
+
+def _after_the_end(seen: Observed) -> Plan:
+    """The outcome stands: end what runs on against it, delete the object when its time is up."""
+    own = binding.read(seen.object)
+    facts = next((n for n in seen.nodes if n.name == seen.object.node_name), None)
+    record = facts.record.value if facts and isinstance(facts.record, Known) else None
+    actions: list[Action] = []
+    if facts is not None and record is not None and _runs_on(facts, record):
+        actions.append(_end_it(seen, own, facts, record))
+    expires = _expiry(seen)
+    if expires is not None and expires <= seen.now:
+        actions.append(DeleteObject(object=seen.object.ref))
+    return publishing.make(
+        seen,
+        Picture(binding=own, record=record),
+        worth_from=None if expires is not None and expires <= seen.now else seen.now,
+        actions=actions,
+        looks=(expires, seen.now + LOOK if actions else None),
+    )
+
+
+def _runs_on(facts: NodeFacts, record: ExecutionObserved) -> bool:
+    """Whether a node that was given up for lost is back with the work still going on."""
+    return _holds(facts) and record.outcome is None and can_talk(facts)
+
+
+def _end_it(
+    seen: Observed, own: Binding | None, facts: NodeFacts, record: ExecutionObserved
+) -> Amend:
+    pinned = own.pinned if own else None
+    change = Amendment(
+        generation=seen.object.metadata.generation,
+        active_deadline_seconds=binding.deadline_seconds(seen.object, pinned, record),
+        state=State.TERMINATED,
+    )
+    return Amend(node=facts.name, uid=seen.object.uid, change=change)
+
+
+def _expiry(seen: Observed) -> datetime | None:
+    """When the object is deleted; None where it is kept. Reached exactly at that moment."""
+    spec, completed = seen.object.spec, seen.object.status.completion_time
+    if spec is None or spec.ttl_seconds_after_finished is None or completed is None:
+        return None
+    return completed + timedelta(seconds=spec.ttl_seconds_after_finished)

@@ -1,0 +1,231 @@
+"""An Execution that no node is bound to yet: adopt, refuse, wait, or bind. PURE.
+
+Called by `execution.plan`. Before anything is bound, every agent is searched for the uid: if etcd
+was restored to an older state, the object may look new while it runs.
+"""
+
+from datetime import datetime, timedelta
+
+from isolet.api import meta, reasons
+from isolet.api.conditions import Status
+from isolet.plan import admission, binding, placement, publishing
+from isolet.plan.actions import Action, Bind, Flag, Plan, Put
+from isolet.plan.binding import Binding, Pinned, Refusal, Wait
+from isolet.plan.model import Known, NodeFacts, Observed, Unknown
+from isolet.plan.status import Mark, Picture, Verdict
+from isolet.wire.execution import ExecutionObserved, ExecutionWanted
+
+SETTLE = timedelta(seconds=2)
+"""A class, Secret or image applied together with the object may come a moment after it."""
+
+IMAGE_PATIENCE = timedelta(seconds=5)
+"""An agent lists its images every few seconds; one that was just loaded may not be told yet."""
+
+READ_PATIENCE = timedelta(seconds=10)
+"""What could not be read is mostly readable a moment later."""
+
+LEADER_MARGIN = timedelta(seconds=30)
+"""How far the API server's clock and ours may differ when telling whether an object is older than
+this leader. On the safe side: one that is only maybe older is taken to be."""
+
+LOOK = timedelta(seconds=60)
+"""Changes of classes, inputs and nodes ring the queue; this is for a bell that was not heard."""
+
+
+def plan(seen: Observed) -> Plan:
+    """The next step towards a node."""
+    holder = _holder(seen)
+    if holder is not None:
+        return _adopt(seen, *holder)
+    doubt = _may_run_unseen(seen)
+    if doubt is not None:
+        return _wait(seen, doubt)
+    if binding.terminated(seen.object):
+        return finish(seen, ended_unstarted(seen))
+    admitted = admission.admit(seen)
+    if isinstance(admitted, Refusal):
+        return finish(
+            seen, Verdict(succeeded=False, reason=admitted.reason, message=admitted.message)
+        )
+    if isinstance(admitted, Wait):
+        return _wait(seen, admitted)
+    return _place(seen, admitted)
+
+
+def finish(seen: Observed, verdict: Verdict) -> Plan:
+    """The end, without a node."""
+    scheduled = Mark(Status.FALSE, verdict.reason, verdict.message)
+    picture = Picture(scheduled=scheduled, verdict=verdict)
+    return publishing.make(seen, picture, worth_from=seen.now)
+
+
+def ended_unstarted(seen: Observed) -> Verdict:
+    """Its owner took it back, and nothing of it is left."""
+    spec = seen.object.spec
+    ran = seen.object.status.start_time is not None
+    when = "nothing of it is left" if ran else "nothing had run"
+    if spec is not None and spec.command is None:
+        return Verdict(
+            succeeded=True, reason=reasons.TERMINATED, message=f"terminated as asked; {when}"
+        )
+    return Verdict(succeeded=False, reason=reasons.CANCELLED, message=f"cancelled; {when}")
+
+
+def _holder(seen: Observed) -> tuple[NodeFacts, ExecutionObserved] | None:
+    """The node whose agent knows the uid; one that has something of it before one that had."""
+    found = [(facts, facts.record.value) for facts in seen.nodes if isinstance(facts.record, Known)]
+    return min(found, key=lambda f: (f[1].nothing_left, f[0].name), default=None)
+
+
+def _adopt(seen: Observed, facts: NodeFacts, record: ExecutionObserved) -> Plan:
+    if record.nothing_left and record.outcome is None:
+        return finish(
+            seen,
+            Verdict(
+                succeeded=False,
+                reason=reasons.START_UNCONFIRMED,
+                message=f"node {facts.name} had it before and has removed it; it is not run again",
+            ),
+        )
+    admitted = admission.admit(seen)
+    # What the class says now is only good for what the object itself leaves open. Whether it may
+    # run was decided when it was first bound.
+    pinned = admitted if isinstance(admitted, Pinned) else None
+    return _bind(seen, facts, pinned)
+
+
+def _may_run_unseen(seen: Observed) -> Wait | None:
+    """Whether an agent that was not read yet could have the object already."""
+    if not seen.nodes_complete:
+        return Wait(reasons.PENDING, "the nodes could not be read", sure=False)
+    created = seen.object.metadata.creation_timestamp
+    if created is not None and created >= seen.leader_since + LEADER_MARGIN:
+        return None
+    unread = sorted(facts.name for facts in seen.nodes if _unread(facts))
+    if not unread:
+        return None
+    return Wait(
+        reasons.UNSCHEDULABLE,
+        f"it may already run on {', '.join(unread)}, which this operator has not reached since it"
+        " began: bring the agent back, or set spec.outOfService on a node that is off",
+        sure=False,
+    )
+
+
+def _unread(facts: NodeFacts) -> bool:
+    known = facts.synced and not isinstance(facts.record, Unknown)
+    return not known and facts.object.spec.out_of_service is None
+
+
+def _wait(seen: Observed, wait: Wait, worth_from: datetime | None = None) -> Plan:
+    created = seen.object.metadata.creation_timestamp or seen.now
+    limit = admission.scheduling_deadline(seen) if wait.sure else None
+    expires = None if limit is None else created + timedelta(seconds=limit)
+    if expires is not None and expires <= seen.now:
+        return finish(
+            seen,
+            Verdict(
+                succeeded=False,
+                reason=reasons.UNSCHEDULABLE_IN_TIME,
+                message=f"no node was bound within {limit} s: {wait.message}",
+            ),
+        )
+    found = Status.FALSE if wait.sure or wait.reason == reasons.UNSCHEDULABLE else Status.UNKNOWN
+    picture = Picture(
+        scheduled=Mark(found, wait.reason, wait.message),
+        progress=Mark(Status.UNKNOWN, wait.reason, wait.message),
+        reconciling=True,
+    )
+    return publishing.make(
+        seen,
+        picture,
+        worth_from=worth_from or _worth_from(seen, created, wait),
+        looks=(seen.now + LOOK, expires),
+        flags=_flags(wait),
+    )
+
+
+def _worth_from(seen: Observed, created: datetime, wait: Wait) -> datetime:
+    return created + SETTLE if wait.sure else max(created, seen.leader_since) + READ_PATIENCE
+
+
+def _flags(wait: Wait) -> tuple[Flag, ...]:
+    if wait.reason == reasons.AWAITING_INPUTS:
+        return (Flag.AWAITING_INPUTS,)
+    return (Flag.UNSCHEDULABLE,) if wait.reason == reasons.UNSCHEDULABLE else ()
+
+
+def _place(seen: Observed, pinned: Pinned) -> Plan:
+    found = placement.place(_demand(seen, pinned), seen.nodes, seen.installation)
+    if isinstance(found, placement.Chosen):
+        return _bind(seen, found.node, pinned.model_copy(update={"run": found.run}), start=True)
+    wait = Wait(reasons.UNSCHEDULABLE, found.message)
+    if not found.image_missing:
+        return _wait(seen, wait)
+    final = (seen.object.metadata.creation_timestamp or seen.now) + IMAGE_PATIENCE
+    if seen.now < final:
+        return _wait(seen, wait, worth_from=final)
+    return finish(
+        seen,
+        Verdict(
+            succeeded=False,
+            reason=reasons.IMAGE_MISSING,
+            message=f"image {pinned.image} is on no node, and images are never pulled:"
+            f" {found.message}",
+        ),
+    )
+
+
+def _demand(seen: Observed, pinned: Pinned) -> placement.Demand:
+    spec = seen.object.spec
+    found = admission.resolve_class(spec, seen) if spec else None
+    selectors = [
+        spec.node_selector if spec else None,
+        None if found is None or isinstance(found, Wait) else found.spec.node_selector,
+    ]
+    return placement.Demand(
+        uid=seen.object.uid,
+        image=pinned.image,
+        runtime=pinned.runtime,
+        medium=pinned.medium.value,
+        amounts=binding.demand(pinned),
+        selectors=tuple(selector for selector in selectors if selector),
+    )
+
+
+def _bind(seen: Observed, facts: NodeFacts, pinned: Pinned | None, *, start: bool = False) -> Plan:
+    """The one patch; where nothing is known of it anywhere, the start goes right behind it."""
+    bound = Binding(
+        uid=seen.object.uid,
+        epoch=facts.report.epoch if facts.report else "",
+        boot_id=facts.report.boot_id if facts.report else "",
+        bound_at=seen.now,
+        pinned=pinned,
+    )
+    actions: list[Action] = [bind_action(seen, facts.name, bound.annotation())]
+    if start and pinned is not None:
+        # Writing spec.nodeName makes the next generation of the object.
+        generation = seen.object.metadata.generation + 1
+        wanted = binding.wanted(seen.object, pinned, seen.inputs, generation)
+        if isinstance(wanted, ExecutionWanted):
+            actions.append(Put(node=facts.name, wanted=wanted))
+    picture = Picture(
+        scheduled=Mark(Status.TRUE, reasons.BOUND, f"bound to node {facts.name}"),
+        progress=Mark(Status.UNKNOWN, reasons.PREPARING, "the sandbox is being made"),
+        reconciling=True,
+        binding=bound,
+    )
+    return publishing.make(
+        seen, picture, worth_from=None, actions=actions, looks=(seen.now + SETTLE,)
+    )
+
+
+def bind_action(seen: Observed, node: str, annotation: str) -> Bind:
+    """The patch that binds, or that puts back what somebody took off."""
+    finalizers = seen.object.metadata.finalizers
+    return Bind(
+        object=seen.object.ref,
+        node=node,
+        annotation=annotation,
+        finalizers=finalizers if meta.FINALIZER in finalizers else (*finalizers, meta.FINALIZER),
+    )

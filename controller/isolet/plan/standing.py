@@ -1,0 +1,169 @@
+"""What the plans of a bound Execution share: its end, its silence, its going on. PURE."""
+
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+
+from isolet.api import reasons
+from isolet.api.conditions import Status
+from isolet.plan import node, publishing
+from isolet.plan.actions import Action, Flag, Plan
+from isolet.plan.binding import Binding
+from isolet.plan.model import NodeFacts, Observed
+from isolet.plan.status import Mark, Picture, Verdict, is_session, plausible
+from isolet.wire.execution import ExecutionObserved
+
+PREPARING_PATIENCE = timedelta(seconds=5)
+"""A sandbox is normally made faster; `Preparing` is then never written."""
+
+COMMAND_PATIENCE = timedelta(seconds=1)
+"""A command that is over sooner is only written as ended."""
+
+REACH_PATIENCE = timedelta(seconds=30)
+"""A new leader takes a moment to reach every agent."""
+
+LOOK = timedelta(seconds=60)
+"""Changes come from the agent's stream; this is for one that was not heard."""
+
+_SHORT = frozenset({reasons.PREPARING, reasons.STARTING, reasons.COLLECTING})
+
+
+def can_talk(facts: NodeFacts) -> bool:
+    """Whether the agent can be asked for something now."""
+    return (
+        facts.reachable and facts.report is not None and node.common_wire(facts.report) is not None
+    )
+
+
+def stop_reason(seen: Observed, facts: NodeFacts) -> str | None:
+    """Why it is to end though its owner did not ask for it."""
+    ends = node.drain_deadline(facts.object)
+    return reasons.DRAINED if ends is not None and ends <= seen.now else None
+
+
+def scheduled(seen: Observed) -> Mark:
+    """The condition of everything that is bound."""
+    return Mark(Status.TRUE, reasons.BOUND, f"bound to node {seen.object.node_name}")
+
+
+def finish(
+    seen: Observed,
+    bound: Binding | None,
+    verdict: Verdict,
+    record: ExecutionObserved | None = None,
+    actions: Iterable[Action] = (),
+) -> Plan:
+    """The end."""
+    picture = Picture(scheduled=scheduled(seen), verdict=verdict, binding=bound, record=record)
+    return publishing.make(seen, picture, worth_from=seen.now, actions=actions)
+
+
+def lost(
+    seen: Observed, bound: Binding | None, why: str, record: ExecutionObserved | None = None
+) -> Plan:
+    """The node is gone, by someone's word."""
+    verdict = Verdict(succeeded=False, reason=reasons.NODE_LOST, message=why)
+    return finish(seen, bound, verdict, record)
+
+
+def unreachable(
+    seen: Observed,
+    bound: Binding | None,
+    facts: NodeFacts | None,
+    record: ExecutionObserved | None = None,
+) -> Plan:
+    """Silence alone proves nothing: what runs there goes on, and nothing is said to have ended."""
+    picture = Picture(
+        scheduled=scheduled(seen),
+        progress=Mark(Status.UNKNOWN, reasons.NODE_UNREACHABLE, silence(seen, facts)),
+        reconciling=True,
+        binding=bound,
+        record=record,
+    )
+    return publishing.make(
+        seen,
+        picture,
+        worth_from=silence_is_worth_a_word(seen, facts),
+        looks=(seen.now + LOOK,),
+        flags=(Flag.NODE_UNREACHABLE,),
+    )
+
+
+def silence(seen: Observed, facts: NodeFacts | None) -> str:
+    """What is in the way of asking the agent."""
+    where = seen.object.node_name
+    if facts is None:
+        return f"node {where} could not be read: what runs there may still run"
+    if facts.reachable and facts.report is not None and node.common_wire(facts.report) is None:
+        return f"the agent of node {where} speaks no version that the operator knows"
+    if facts.reachable:
+        return f"the agent of node {where} has not told yet what it has"
+    return f"the agent of node {where} does not answer: what runs there may still run"
+
+
+def silence_is_worth_a_word(seen: Observed, facts: NodeFacts | None) -> datetime:
+    """At once for an agent that was heard before; a new leader first tries to reach each."""
+    heard = facts is not None and facts.synced
+    return seen.now if heard else seen.leader_since + REACH_PATIENCE
+
+
+def going(
+    seen: Observed,
+    bound: Binding | None,
+    facts: NodeFacts,
+    record: ExecutionObserved | None,
+    progress: Mark,
+    actions: tuple[Action, ...] = (),
+    flags: tuple[Flag, ...] = (),
+) -> Plan:
+    """It is not at its end; `progress` says where it is."""
+    picture = Picture(
+        scheduled=scheduled(seen),
+        progress=progress,
+        reconciling=progress.reason != reasons.RUNNING,
+        stalled=_stalled(seen, bound, progress),
+        binding=bound,
+        record=record,
+    )
+    return publishing.make(
+        seen,
+        picture,
+        worth_from=_worth_from(seen, bound, record, progress),
+        actions=actions,
+        looks=(seen.now + LOOK, node.drain_deadline(facts.object)),
+        flags=flags,
+    )
+
+
+def _stalled(seen: Observed, bound: Binding | None, progress: Mark) -> Mark | None:
+    """What only somebody else can set right."""
+    pinned, spec = bound.pinned if bound else None, seen.object.spec
+    asked = spec.active_deadline_seconds if spec else None
+    if pinned is not None and asked is not None and asked > pinned.maximum_deadline_seconds:
+        return Mark(
+            Status.TRUE,
+            reasons.DEADLINE_NOT_ALLOWED,
+            f"activeDeadlineSeconds {asked} is over the maximum {pinned.maximum_deadline_seconds}"
+            f" of ExecutionClass {pinned.class_name} when it was bound, which holds",
+        )
+    if progress.reason == reasons.AWAITING_INPUTS:
+        return Mark(Status.TRUE, progress.reason, progress.message)
+    return None
+
+
+def _worth_from(
+    seen: Observed, bound: Binding | None, record: ExecutionObserved | None, progress: Mark
+) -> datetime | None:
+    """From when on where it stands is worth a write."""
+    since = bound.bound_at if bound is not None else seen.now
+    if progress.reason == reasons.RUNNING and record is not None:
+        # An agent's clock that makes no sense beside ours is not believed.
+        started = record.started_at
+        began = (
+            since if started is None or started > seen.now else plausible(started, since, seen.now)
+        )
+        return began if is_session(seen.object) else began + COMMAND_PATIENCE
+    if progress.reason in _SHORT:
+        return since + PREPARING_PATIENCE
+    if progress.reason == reasons.CANCEL_REQUESTED:
+        return None  # Over in a moment, unless the agent or its silence gives another reason.
+    return seen.now

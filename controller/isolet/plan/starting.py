@@ -1,0 +1,144 @@
+"""A bound Execution of which its agent has no record: may it be started? PURE.
+
+Called by `bound.plan`. Work is sent only while it is certain that the agent never had it: the store
+is the one of the binding, nothing was ever seen to run, and the values are those that were pinned.
+"""
+
+from isolet.api import reasons
+from isolet.api.conditions import Status
+from isolet.plan import binding, publishing
+from isolet.plan.actions import Flag, Plan, Put, Remove
+from isolet.plan.binding import Binding, Wait
+from isolet.plan.model import ErrorKind, Failure, NodeFacts, Observed
+from isolet.plan.standing import LOOK, can_talk, finish, going, scheduled, stop_reason, unreachable
+from isolet.plan.status import Mark, Picture, Verdict, listed
+from isolet.wire.execution import ExecutionObserved
+
+ALREADY_ENDED = "AlreadyEnded"
+"""An agent's reason: the uid is one of its tombstones."""
+
+_ABOUT_THE_REQUEST = {"NodePolicy": reasons.NOT_ALLOWED}
+"""Refusals by their reason on the wire. One that is not listed (a certificate's identity, for
+instance) is about the caller, and tried again."""
+
+
+def absent(seen: Observed, bound: Binding | None, facts: NodeFacts) -> Plan:
+    """The agent was asked, and has neither record nor tombstone."""
+    assert facts.report is not None
+    if bound is None:
+        why = "its binding cannot be read and the node has no record: it is not run again"
+        return fenced(seen, bound, facts, reasons.START_UNCONFIRMED, why)
+    ran = seen.object.status.start_time is not None
+    if facts.report.epoch != bound.epoch:
+        why = f"the agent of node {facts.name} has lost the records it had when this was bound"
+        reason = reasons.CONTAINER_LOST if ran else reasons.START_UNCONFIRMED
+        return fenced(seen, bound, facts, reason, why)
+    if ran:
+        why = f"it ran, and node {facts.name} has no record of it any more"
+        return fenced(seen, bound, facts, reasons.CONTAINER_LOST, why)
+    if binding.terminated(seen.object) or stop_reason(seen, facts):
+        return _end_unstarted(seen, bound, facts)
+    refused = refusal_of(seen, facts)
+    if refused is not None:
+        return finish(seen, bound, refused)
+    if not can_talk(facts):
+        return unreachable(seen, bound, facts)
+    return start(seen, bound, facts, None)
+
+
+def again(
+    seen: Observed, bound: Binding | None, facts: NodeFacts, record: ExecutionObserved
+) -> Plan:
+    """The agent has a record and no values: it restarted before it had started anything."""
+    refused = refusal_of(seen, facts)
+    if refused is not None:
+        return finish(seen, bound, refused, record)
+    if bound is None:
+        why = "its binding cannot be read, so it cannot be started"
+        return fenced(seen, bound, facts, reasons.CORRUPT, why)
+    return start(seen, bound, facts, record)
+
+
+def fenced(seen: Observed, bound: Binding | None, facts: NodeFacts, reason: str, why: str) -> Plan:
+    """The end without the agent's word; whatever may still come is kept from starting."""
+    verdict = Verdict(succeeded=False, reason=reason, message=why)
+    fence = (Remove(node=facts.name, uid=seen.object.uid),) if can_talk(facts) else ()
+    return finish(seen, bound, verdict, actions=fence)
+
+
+def _end_unstarted(seen: Observed, bound: Binding, facts: NodeFacts) -> Plan:
+    """It is to end and never began. A start may still be on its way, so the agent has to say so."""
+    actions = (Remove(node=facts.name, uid=seen.object.uid),) if can_talk(facts) else ()
+    tried = seen.failure is not None or not actions
+    picture = Picture(
+        scheduled=scheduled(seen),
+        progress=Mark(
+            Status.UNKNOWN,
+            reasons.CANCEL_REQUESTED,
+            f"waiting for node {facts.name} to confirm that it will not start",
+        ),
+        reconciling=True,
+        binding=bound,
+    )
+    return publishing.make(
+        seen,
+        picture,
+        worth_from=seen.now if tried else None,
+        actions=actions,
+        looks=(seen.now + LOOK,),
+    )
+
+
+def refusal_of(seen: Observed, facts: NodeFacts) -> Verdict | None:
+    """What the agent said to the last attempt to start it, where repeating it cannot help."""
+    failure = seen.failure
+    if failure is None or failure.action != Put.__name__ or failure.node != facts.name:
+        return None
+    reason = _final_reason(failure)
+    if reason is None:
+        return None
+    said = f"node {facts.name}: {failure.message}"
+    return Verdict(succeeded=False, reason=reason, message=said)
+
+
+def _final_reason(failure: Failure) -> str | None:
+    match failure.kind:
+        case ErrorKind.INVALID:
+            return listed(failure.reason, reasons.INVALID_REQUEST)
+        case ErrorKind.REFUSED:
+            known = _ABOUT_THE_REQUEST.get(failure.reason, failure.reason)
+            return known if reasons.family(known) is reasons.Family.REFUSED else None
+        case ErrorKind.CONFLICT:
+            ended = failure.reason == ALREADY_ENDED
+            return reasons.START_UNCONFIRMED if ended else reasons.CONFLICT
+        case _:
+            return None
+
+
+def start(
+    seen: Observed, bound: Binding, facts: NodeFacts, record: ExecutionObserved | None
+) -> Plan:
+    """Send the spec, with exactly the values that were pinned."""
+    pinned = bound.pinned
+    if pinned is None:
+        why = "its spec could not be pinned when it was adopted, so it cannot be started"
+        return fenced(seen, bound, facts, reasons.CORRUPT, why)
+    changed = binding.inputs_changed(pinned, seen.inputs)
+    wanted = changed or binding.wanted(
+        seen.object, pinned, seen.inputs, seen.object.metadata.generation
+    )
+    if not isinstance(wanted, Wait):
+        progress = _put_progress(seen, facts)
+        return going(seen, bound, facts, record, progress, (Put(node=facts.name, wanted=wanted),))
+    if wanted.reason == reasons.INVALID_SPEC:
+        return fenced(seen, bound, facts, reasons.INVALID_SPEC, wanted.message)
+    progress = Mark(Status.UNKNOWN, wanted.reason, wanted.message)
+    return going(seen, bound, facts, record, progress, flags=(Flag.AWAITING_INPUTS,))
+
+
+def _put_progress(seen: Observed, facts: NodeFacts) -> Mark:
+    failure = seen.failure
+    if failure is None or failure.action != Put.__name__:
+        return Mark(Status.UNKNOWN, reasons.PREPARING, "the sandbox is being made")
+    reason = listed(failure.reason, reasons.UNAVAILABLE)
+    return Mark(Status.UNKNOWN, reason, f"node {facts.name}: {failure.message}")

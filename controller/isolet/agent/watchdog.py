@@ -259,11 +259,12 @@ def run(
     watchdog = Watchdog(path, EngineSocket(engine), Journal(journal), grace=grace)
     _log.info("watching", extra={"deadlines": str(path)})
     try:
-        while not stop.wait(INTERVAL_SECONDS):
+        while not stop.is_set():
             try:
                 watchdog.tick()
             except Exception:
                 _log.exception("a look failed")
+            stop.wait(INTERVAL_SECONDS)
     finally:
         os.close(alive)
 

@@ -37,7 +37,7 @@ class Facts:
     pid: int
 
 
-class _UnixConnection(http.client.HTTPConnection):
+class UnixConnection(http.client.HTTPConnection):
     """HTTP over a Unix socket."""
 
     def __init__(self, path: str, timeout: float) -> None:
@@ -88,7 +88,7 @@ class EngineSocket:
 
     def _call(self, method: str, path: str, timeout: float) -> tuple[int, bytes]:
         """One request on a connection of its own."""
-        connection = _UnixConnection(self._path, timeout)
+        connection = UnixConnection(self._path, timeout)
         try:
             connection.request(method, path, headers={"Connection": "close"})
             answer = connection.getresponse()

@@ -22,6 +22,7 @@ class _Entry:
 class _Shelf:
     entries: dict[Key, _Entry] = field(default_factory=dict)
     newest: int = 0
+    complete: bool = False
 
 
 Changed = Callable[[Kind, Key, Object | None], None]
@@ -83,6 +84,11 @@ class ObjectCache:
             if entry.obj is not None:
                 yield entry.obj
 
+    def keys(self, kind: Kind) -> list[Key]:
+        """The keys of every object of a kind."""
+        entries = self._shelves[kind.kind].entries
+        return [key for key, entry in entries.items() if entry.obj is not None]
+
     def count(self, kind: Kind) -> int:
         """How many objects of a kind there are."""
         return sum(1 for _ in self.all(kind))
@@ -91,12 +97,17 @@ class ObjectCache:
         """The highest version ever taken in."""
         return self._shelves[kind.kind].newest
 
+    def complete(self, kind: Kind) -> bool:
+        """Whether what is not here does not exist: a full list was taken in since the start."""
+        return self._shelves[kind.kind].complete
+
     def keep_only(self, kind: Kind, listed: set[Key], version: int) -> list[Key]:
         """After a full list of `version`: drop what it lacks; returns the keys that went.
 
         What is newer than the list may have been made since and stays.
         """
-        entries = self._shelves[kind.kind].entries
+        shelf = self._shelves[kind.kind]
+        entries, shelf.complete = shelf.entries, True
         gone = []
         for key, entry in list(entries.items()):
             if key in listed or entry.version > version:
@@ -108,7 +119,10 @@ class ObjectCache:
         return gone
 
     def reset(self, kind: Kind) -> list[Key]:
-        """Forget a kind: the store went back in time and versions mean nothing any more."""
+        """Forget a kind: the store went back in time and versions mean nothing any more.
+
+        Until the next full list nothing counts as absent.
+        """
         shelf = self._shelves[kind.kind]
         keys = [key for key, entry in shelf.entries.items() if entry.obj is not None]
         self._shelves[kind.kind] = _Shelf()

@@ -79,6 +79,7 @@ class Link:
     epoch: str = ""
     heard_at: float | None = None
     problem: str = ""
+    problem_reason: str = ""
 
     def __post_init__(self) -> None:
         self.watched_since = self.clock.monotonic()
@@ -91,6 +92,7 @@ class Link:
             watched_since=self.watched_since,
             heard_at=self.heard_at,
             problem=self.problem,
+            reason=self.problem_reason,
             now=self.clock.monotonic(),
         )
 
@@ -125,9 +127,9 @@ class Link:
                 try:
                     await self._follow()
                 except BeginAgain:
-                    self.problem = ""
+                    self.problem = self.problem_reason = ""
                 except errors.IsoletError as error:
-                    self._lost(error.message)
+                    self._lost(error.message, error.reason)
                 except TimeoutError:
                     self._lost("no answer in time")
                 except Exception as error:
@@ -144,7 +146,7 @@ class Link:
         async with asyncio.timeout(self.times.snapshot):
             snapshot = await self.agent.snapshot()
         self._install(snapshot)
-        self.problem = ""
+        self.problem = self.problem_reason = ""
         watching = asyncio.create_task(self._watch(snapshot.sequence))
         asking = asyncio.create_task(self._ask_for_ever())
         try:
@@ -238,9 +240,9 @@ class Link:
     def _is_followed(self) -> bool:
         return not self.problem
 
-    def _lost(self, why: str) -> None:
+    def _lost(self, why: str, reason: str = "Unavailable") -> None:
         first = not self.problem
-        self.problem = why
+        self.problem, self.problem_reason = why, reason
         if first:
             _log.warning("lost contact", extra={"node": self.name, "detail": why})
             self.accounted(self.name)

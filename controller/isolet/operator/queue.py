@@ -44,6 +44,8 @@ class Schedule(Generic[K]):
 
     backoff: Backoff = field(default_factory=Backoff)
     _ready: OrderedDict[K, None] = field(default_factory=OrderedDict)
+    _later: OrderedDict[K, None] = field(default_factory=OrderedDict)
+    """Rung by nobody in particular: taken when nothing else is ready."""
     _working: set[K] = field(default_factory=set)
     _again: set[K] = field(default_factory=set)
     """In work and rung meanwhile."""
@@ -58,7 +60,13 @@ class Schedule(Generic[K]):
         if key in self._working:
             self._again.add(key)
         else:
+            self._later.pop(key, None)
             self._ready.setdefault(key)
+
+    def add_idle(self, key: K) -> None:
+        """Ring without hurry: a resync of ten thousand must not stand in front of one new key."""
+        if key not in self._working and key not in self._ready:
+            self._later.setdefault(key)
 
     def add_at(self, key: K, when: float) -> None:
         """Ring at `when`; of several such wishes the earliest holds."""
@@ -71,9 +79,10 @@ class Schedule(Generic[K]):
     def take(self, now: float) -> K | None:
         """A key to work on, or None. Its pass ends with `done` or `failed`."""
         self._promote(now)
-        if not self._ready:
+        lane = self._ready or self._later
+        if not lane:
             return None
-        key, _ = self._ready.popitem(last=False)
+        key, _ = lane.popitem(last=False)
         # The pass that begins looks at everything and says anew when to look again.
         self._due.pop(key, None)
         self._working.add(key)
@@ -101,7 +110,7 @@ class Schedule(Generic[K]):
     @property
     def depth(self) -> int:
         """Keys that wait for a worker now."""
-        return len(self._ready) + len(self._again)
+        return len(self._ready) + len(self._later) + len(self._again)
 
     @property
     def failing(self) -> int:
@@ -111,7 +120,7 @@ class Schedule(Generic[K]):
     @property
     def idle(self) -> bool:
         """Whether nothing is ready or in work."""
-        return not self._ready and not self._working
+        return not self._ready and not self._later and not self._working
 
     def _end(self, key: K) -> None:
         self._working.discard(key)
@@ -142,6 +151,10 @@ class WorkQueue(Generic[K]):
         self._clock = clock
         self.schedule: Schedule[K] = Schedule(backoff or Backoff())
         self._bell = asyncio.Event()
+        self._closed = False
+        self._busy = 0
+        self._quiet = asyncio.Event()
+        self._quiet.set()
 
     def add(self, key: K, after: float = 0.0) -> None:
         """Ring a key, now or later."""
@@ -151,6 +164,24 @@ class WorkQueue(Generic[K]):
             self.schedule.add(key)
         self._bell.set()
 
+    def add_idle(self, key: K) -> None:
+        """Ring a key without hurry."""
+        self.schedule.add_idle(key)
+        self._bell.set()
+
+    def close(self) -> None:
+        """Begin no pass any more."""
+        self._closed = True
+
+    async def quiet(self) -> None:
+        """Wait until no pass is under way."""
+        await self._quiet.wait()
+
+    @property
+    def busy(self) -> int:
+        """Passes under way."""
+        return self._busy
+
     async def run(self, workers: int, work: Callable[[K], Awaitable[Again]]) -> None:
         """Work until cancelled; a pass that is under way is then cancelled too."""
         async with asyncio.TaskGroup() as group:
@@ -159,13 +190,20 @@ class WorkQueue(Generic[K]):
 
     async def _worker(self, work: Callable[[K], Awaitable[Again]]) -> None:
         while True:
-            key = self.schedule.take(self._clock.monotonic())
+            key = None if self._closed else self.schedule.take(self._clock.monotonic())
             if key is None:
                 await self._sleep()
                 continue
             if self.schedule.depth:
                 self._bell.set()  # pass the bell on: another worker may be asleep
-            await self._pass(key, work)
+            self._busy += 1
+            self._quiet.clear()
+            try:
+                await self._pass(key, work)
+            finally:
+                self._busy -= 1
+                if not self._busy:
+                    self._quiet.set()
 
     async def _pass(self, key: K, work: Callable[[K], Awaitable[Again]]) -> None:
         try:

@@ -7,6 +7,7 @@ has not delivered within a grace what the list has shown, the watch is dead: liv
 """
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -73,6 +74,8 @@ class Relist:
     ring: Callable[[Key], None]
     clock: Clock
     every: float = 300.0
+    second: float = 30.0
+    """A new leader lists a second time after so long: what one list alone lacks is no orphan."""
     rounds: int = 0
     """Complete lists of all kinds in this process."""
     last: float | None = None
@@ -85,6 +88,7 @@ class Relist:
         self.accounts = {kind.kind: WatchAccount() for kind in self.kinds}
         self._now = asyncio.Event()
         self._done = asyncio.Condition()
+        self._leading = False
 
     def at_once(self) -> None:
         """Begin a round without waiting for its time."""
@@ -93,6 +97,7 @@ class Relist:
     def begin_leading(self) -> None:
         """What was listed before does not count as this leader's."""
         self.lists = ()
+        self._leading = True
         self.at_once()
 
     async def wait_for(self, rounds: int) -> None:
@@ -108,16 +113,15 @@ class Relist:
             try:
                 await self.round()
                 delay = 1.0
-                pause = self.every
+                hurry = self._leading and len(self.lists) < 2
+                pause = min(self.second, self.every) if hurry else self.every
             except errors.IsoletError as error:
                 _log.warning("list failed", extra={"reason": error.reason, "detail": str(error)})
                 delay = min(delay * 2, 30.0)
                 pause = delay
-            try:
+            with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause):
                     await self._now.wait()
-            except TimeoutError:
-                pass
 
     async def round(self) -> None:
         """List every kind once.

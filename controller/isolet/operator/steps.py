@@ -4,6 +4,7 @@
 no module calls a write of `Cluster` or of an agent without it (tests/arch looks for that).
 """
 
+from collections import Counter
 from collections.abc import Awaitable
 from enum import StrEnum
 from typing import TypeVar
@@ -47,9 +48,14 @@ STEPS: tuple[str, ...] = tuple(step for effect in Effect for step in (effect.bef
 """All steps, for the tests that kill the operator at each."""
 
 
+done: Counter[Effect] = Counter()
+"""How often each effect was made and answered in this process, for a metric."""
+
+
 async def at(effect: Effect, call: Awaitable[T]) -> T:
     """Await `call`, with the effect's two steps around it."""
     steps.reach(effect.before)
     result = await call
     steps.reach(effect.after)
+    done[effect] += 1
     return result

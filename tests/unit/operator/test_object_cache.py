@@ -67,6 +67,7 @@ def a_relist(cluster, cache, rung, clock=None):
 async def test_the_list_finds_what_the_watch_missed(cache):
     cluster, rung = FakeCluster(), []
     relist = a_relist(cluster, cache, rung)
+    assert not cache.complete(EXECUTIONS)
     kept = cluster.seed(EXECUTIONS, an_object(0, "kept"))
     lost = cluster.seed(EXECUTIONS, an_object(0, "lost"))
     for obj in (kept, lost):
@@ -76,6 +77,7 @@ async def test_the_list_finds_what_the_watch_missed(cache):
     await relist.round()
     assert {o["metadata"]["name"] for o in cache.all(EXECUTIONS)} == {"kept", "new"}
     assert {key.name for key in rung} == {"kept", "lost", "new"}
+    assert cache.complete(EXECUTIONS)
     assert relist.rounds == 1
 
 
@@ -110,17 +112,20 @@ async def test_a_list_that_breaks_off_drops_nothing(cache, monkeypatch):
     with pytest.raises(errors.Conflict):
         await relist.round()
     assert cache.count(EXECUTIONS) == 2
+    assert not cache.complete(EXECUTIONS)
     assert relist.rounds == 0
     assert relist.lists == ()
 
 
-async def test_a_restored_store_replaces_everything(cache):
+async def test_a_restored_store_replaces_everything(cache, seen):
     cluster, rung = FakeCluster(), []
     relist = a_relist(cluster, cache, rung)
     old = cluster.seed(EXECUTIONS, an_object(0, "old"))
     cache.put(EXECUTIONS, an_object(9000, "old", status="from the lost future"))
     cache.put(EXECUTIONS, an_object(9001, "lost"))
+    seen.clear()
     await relist.round()
+    assert (Key("Execution", "ns", "lost"), False) in seen
     assert [(o["metadata"]["name"], o.get("status")) for o in cache.all(EXECUTIONS)] == [
         ("old", old.get("status"))
     ]

@@ -103,6 +103,27 @@ def test_one_failing_key_does_not_hold_up_others():
     assert s.take(0) == "b"
 
 
+def test_a_resync_stands_behind_everything_that_was_rung():
+    s = a_schedule()
+    for key in "abc":
+        s.add_idle(key)
+    s.add("z")
+    s.add("b")
+    s.add_idle("z")
+    taken = [s.take(0) for _ in range(5)]
+    assert taken == ["z", "b", "a", "c", None]
+    assert s.depth == 0
+
+
+def test_a_key_in_work_needs_no_resync():
+    s = a_schedule()
+    s.add("a")
+    s.take(0)
+    s.add_idle("a")
+    s.done("a")
+    assert s.take(0) is None
+
+
 class Worker:
     """Does passes on command."""
 
@@ -173,3 +194,15 @@ async def test_a_pass_asks_for_another_look(worker):
     worker.queue.add("a")
     await settle()
     assert worker.queue.schedule.next_due() == pytest.approx(1030.0)
+
+
+async def test_a_closed_queue_begins_no_pass(worker):
+    worker.gate.clear()
+    worker.queue.add("a")
+    await settle()
+    worker.queue.close()
+    worker.queue.add("b")
+    assert worker.queue.busy == 1
+    worker.gate.set()
+    await settle()
+    assert (worker.passes, worker.queue.busy) == (["a"], 0)

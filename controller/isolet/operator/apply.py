@@ -1,0 +1,181 @@
+"""Performs the actions of a plan, in order, up to the first that fails.
+
+Each result is a value; nothing is retried here. What an action needs to be allowed (the lease, the
+fence) is asked for at the last moment, right before the bytes leave.
+"""
+
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar, assert_never
+
+from isolet.base import errors
+from isolet.operator.cache import ObjectCache
+from isolet.operator.events import Recorder
+from isolet.operator.kube import EXECUTIONS, OURS, Cluster, Kind, Object, Precondition
+from isolet.operator.leader import Leadership
+from isolet.operator.links import Link
+from isolet.operator.nodes import Nodes
+from isolet.operator.steps import Effect, at
+from isolet.operator.tombstones import Tombstones
+from isolet.plan import actions as act
+from isolet.plan import binding
+from isolet.plan.model import Failure, ObjectRef, failure_of
+from isolet.wire.base import Fence
+from isolet.wire.execution import ExecutionObserved
+
+T = TypeVar("T")
+
+_BY_KIND = {kind.kind: kind for kind in OURS}
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What came of the actions."""
+
+    obj: Object | None = None
+    """The newest state of the pass's own object, if an action wrote it."""
+    released: bool = False
+    """The finalizer is off or the object deleted: there may be nobody to tell any more."""
+    error: errors.IsoletError | None = None
+    failure: Failure | None = None
+    """The first action that failed, for the next pass."""
+    done: list[act.Action] = field(default_factory=list)
+
+
+@dataclass
+class Applier:
+    """Does what plans ask for."""
+
+    cluster: Cluster
+    cache: ObjectCache
+    nodes: Nodes
+    leadership: Leadership
+    recorder: Recorder
+    tombstones: Tombstones
+    alert: Callable[[act.Alert], None]
+
+    async def apply(self, actions: Sequence[act.Action]) -> Outcome:
+        """Perform the actions; never raises for one that failed."""
+        outcome = Outcome()
+        for action in actions:
+            try:
+                await self._perform(action, outcome)
+            except errors.IsoletError as error:
+                outcome.error = error
+                outcome.failure = failure_of(action, error)
+                break
+            outcome.done.append(action)
+        return outcome
+
+    async def _perform(self, action: act.Action, outcome: Outcome) -> None:
+        match action:
+            case act.Bind():
+                outcome.obj = await self._bind(action)
+            case act.Release():
+                await self._release(action)
+                outcome.released = True
+            case act.DeleteObject():
+                await self._delete(action.object)
+                outcome.released = True
+            case act.Put() | act.Amend() | act.Remove():
+                await self._ask(action)
+            case act.RemoveStrays():
+                await self._remove_strays(action)
+            case act.Emit():
+                self.recorder.record(
+                    action.object, action.type, action.reason, action.message, action.key
+                )
+            case act.WriteTombstone():
+                await self.tombstones.write(action.tombstone)
+            case act.DropTombstone():
+                await self.tombstones.drop(action.uid, action.node)
+            case act.Alert():
+                self.alert(action)
+            case _:
+                assert_never(action)
+
+    async def _bind(self, action: act.Bind) -> Object:
+        body = {
+            "metadata": {
+                "resourceVersion": action.object.resource_version,
+                "finalizers": list(action.finalizers),
+                "annotations": {binding.ANNOTATION: action.annotation},
+            },
+            "spec": {"nodeName": action.node},
+        }
+        return await self._patch(Effect.BIND, action.object, body)
+
+    async def _release(self, action: act.Release) -> None:
+        body = {
+            "metadata": {
+                "resourceVersion": action.object.resource_version,
+                "finalizers": list(action.finalizers),
+            }
+        }
+        try:
+            await self._patch(Effect.RELEASE, action.object, body)
+        except errors.NotFound:
+            return  # released before: that answer was lost
+
+    async def _patch(self, effect: Effect, ref: ObjectRef, body: Object) -> Object:
+        kind = _kind(ref)
+        call = self.cluster.patch(kind, ref.namespace, ref.name, body)
+        obj = await at(effect, call)
+        self.cache.put(kind, obj)
+        return obj
+
+    async def _delete(self, ref: ObjectRef) -> None:
+        only_if = Precondition(uid=ref.uid, version=ref.resource_version)
+        call = self.cluster.delete(_kind(ref), ref.namespace, ref.name, only_if)
+        try:
+            await at(Effect.OBJECT_DELETE, call)
+        except errors.NotFound:
+            return
+
+    async def _ask(self, action: act.Put | act.Amend | act.Remove) -> None:
+        link = self._link(action.node)
+        agent = link.agent
+        match action:
+            case act.Put(wanted=wanted):
+                call = self._fenced(lambda fence: agent.put(wanted, fence))
+                await _learn(link, wanted.uid, Effect.AGENT_PUT, call)
+            case act.Amend(uid=uid, change=change):
+                call = self._fenced(lambda fence: agent.amend(uid, change, fence))
+                await _learn(link, uid, Effect.AGENT_AMEND, call)
+            case act.Remove(uid=uid):
+                call = self._fenced(lambda fence: agent.remove(uid, fence))
+                await _learn(link, uid, Effect.AGENT_REMOVE, call)
+
+    async def _remove_strays(self, action: act.RemoveStrays) -> None:
+        link = self._link(action.node)
+        async with link.gate:
+            call = self._fenced(lambda fence: link.agent.remove_strays(action.names, fence))
+            await at(Effect.AGENT_REMOVE_STRAYS, call)
+
+    async def _fenced(self, call: Callable[[Fence], Awaitable[T]]) -> T:
+        """Call an agent with the fence that holds at this moment."""
+        return await call(self.leadership.check())
+
+    def _link(self, node: str) -> Link:
+        link = self.nodes.link(node)
+        if link is None:
+            raise errors.Unavailable(f"node {node} is not followed", reason="NodeUnreachable")
+        return link
+
+
+async def _learn(
+    link: Link, uid: str, effect: Effect, call: Coroutine[Any, Any, ExecutionObserved]
+) -> None:
+    """Make the call when the node has a turn for it; its answer is known before the next pass."""
+    try:
+        async with link.gate:
+            link.learn(await at(effect, call))
+    except errors.NotFound:
+        link.forget(uid)
+        raise
+    finally:
+        call.close()
+
+
+def _kind(ref: ObjectRef) -> Kind:
+    return _BY_KIND.get(ref.kind, EXECUTIONS)

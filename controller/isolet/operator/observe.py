@@ -1,0 +1,200 @@
+"""Gathers what one pass over an Execution needs into one frozen value. Reads, and never decides.
+
+A read that failed is Unknown, never Absent. Secrets and ConfigMaps are read when an object that has
+not been handed to its agent names them, and are kept nowhere.
+"""
+
+import asyncio
+import base64
+import binascii
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+import pydantic
+
+from isolet.api import executionclass
+from isolet.base import errors, log
+from isolet.base.clock import Clock
+from isolet.operator.cache import ObjectCache
+from isolet.operator.index import is_finished
+from isolet.operator.kube import (
+    CLASSES,
+    CONFIG_MAPS,
+    NAMESPACES,
+    NODES,
+    SECRETS,
+    Cluster,
+    Object,
+)
+from isolet.operator.nodes import Nodes
+from isolet.plan import binding, model
+from isolet.plan.model import Absent, Fact, Input, InputRef, Known, Unknown
+
+_log = log.get("operator.observe")
+
+_KINDS = {"Secret": SECRETS, "ConfigMap": CONFIG_MAPS}
+
+Classes = Fact[tuple[executionclass.ExecutionClass, ...]]
+Labels = Fact[Mapping[str, str]]
+
+_NOT_NEEDED = Unknown("not needed any more")
+
+
+@dataclass
+class Namespaces:
+    """Labels of namespaces, read when an object there is to be bound.
+
+    An answer serves passes that begin within `keep` seconds, so that a burst in one namespace costs
+    one read.
+    """
+
+    cluster: Cluster
+    clock: Clock
+    keep: float = 2.0
+    _read: dict[str, tuple[float, asyncio.Task[Labels]]] = field(default_factory=dict)
+
+    async def labels(self, name: str) -> Labels:
+        """The labels of one namespace."""
+        now = self.clock.monotonic()
+        known = self._read.get(name)
+        if known is None or now - known[0] >= self.keep:
+            self._read = {k: v for k, v in self._read.items() if now - v[0] < self.keep}
+            known = now, asyncio.create_task(self._get(name))
+            self._read[name] = known
+        return await asyncio.shield(known[1])
+
+    async def _get(self, name: str) -> Labels:
+        try:
+            obj = await self.cluster.get(NAMESPACES, "", name)
+        except errors.NotFound:
+            return Absent()
+        except errors.IsoletError as error:
+            return Unknown(error.message)
+        return Known(dict(obj["metadata"].get("labels") or {}))
+
+
+@dataclass
+class ClassShelf:
+    """All ExecutionClasses, parsed once for each change of any of them."""
+
+    cache: ObjectCache
+    _parsed: tuple[executionclass.ExecutionClass, ...] | None = None
+
+    def changed(self) -> None:
+        """Some class is new, different or gone."""
+        self._parsed = None
+
+    def all(self) -> Classes:
+        """Every class; Unknown until all were listed."""
+        if not self.cache.complete(CLASSES):
+            return Unknown("the classes were not listed yet")
+        if self._parsed is None:
+            parsed = (_class(obj) for obj in self.cache.all(CLASSES))
+            self._parsed = tuple(item for item in parsed if item is not None)
+        return Known(self._parsed)
+
+
+@dataclass
+class Observer:
+    """Makes `model.Observed` values."""
+
+    cluster: Cluster
+    cache: ObjectCache
+    nodes: Nodes
+    classes: ClassShelf
+    namespaces: Namespaces
+    clock: Clock
+    installation: str
+    leader_since: datetime
+
+    async def read(self, obj: Object) -> tuple[Labels, Mapping[InputRef, Fact[Input]]]:
+        """What has to be fetched for this pass. The only part that waits."""
+        facts = model.read_execution(obj)
+        if is_finished(obj) or facts.deleting:
+            return _NOT_NEEDED, {}
+        refs = binding.inputs_of(facts.spec) if self._needs_inputs(facts) else ()
+        return await asyncio.gather(self._labels(facts), self._inputs(facts, refs))
+
+    def observe(
+        self,
+        obj: Object,
+        labels: Labels,
+        inputs: Mapping[InputRef, Fact[Input]],
+        failure: model.Failure | None,
+    ) -> model.Observed:
+        """Everything as of now.
+
+        Does not wait, so that no other pass comes between it and what its plan promises.
+        """
+        facts = model.read_execution(obj)
+        return model.Observed(
+            object=facts,
+            namespace_labels=labels,
+            classes=self.classes.all(),
+            inputs=inputs,
+            nodes=self.nodes.facts(facts.uid, placing=facts.node_name is None),
+            nodes_complete=self.cache.complete(NODES) and self.nodes.readable,
+            leader_since=self.leader_since,
+            installation=self.installation,
+            failure=failure,
+            now=self.clock.now(),
+        )
+
+    def _needs_inputs(self, facts: model.ExecutionFacts) -> bool:
+        """Once an agent has the object, the values it was given are not needed again."""
+        if facts.node_name is None:
+            return True
+        link = self.nodes.link(facts.node_name)
+        return link is None or not isinstance(link.record(facts.uid), Known)
+
+    async def _labels(self, facts: model.ExecutionFacts) -> Labels:
+        if facts.node_name is not None:
+            return _NOT_NEEDED
+        return await self.namespaces.labels(facts.metadata.namespace or "")
+
+    async def _inputs(
+        self, facts: model.ExecutionFacts, refs: tuple[InputRef, ...]
+    ) -> dict[InputRef, Fact[Input]]:
+        namespace = facts.metadata.namespace or ""
+        values = await asyncio.gather(*(self._input(namespace, ref) for ref in refs))
+        return dict(zip(refs, values, strict=True))
+
+    async def _input(self, namespace: str, ref: InputRef) -> Fact[Input]:
+        try:
+            obj = await self.cluster.get(_KINDS[ref.kind], namespace, ref.name)
+        except errors.NotFound:
+            return Absent()
+        except errors.IsoletError as error:
+            # The message names the object and the cause, never a value.
+            return Unknown(error.message)
+        return Known(read_input(ref, obj))
+
+
+def read_input(ref: InputRef, obj: Object) -> Input:
+    """The values of a Secret or ConfigMap."""
+    data: dict[str, bytes] = {}
+    plain = obj.get("data") or {}
+    if ref.kind == "Secret":
+        encoded = plain
+    else:
+        encoded = obj.get("binaryData") or {}
+        data.update({key: value.encode() for key, value in plain.items()})
+    for key, value in encoded.items():
+        try:
+            data[key] = base64.b64decode(value or "", validate=True)
+        except binascii.Error:
+            continue  # the API server refuses it; to a plan the key is missing
+    metadata = obj["metadata"]
+    return Input(uid=metadata["uid"], resource_version=metadata["resourceVersion"], data=data)
+
+
+def _class(obj: Object) -> executionclass.ExecutionClass | None:
+    try:
+        return executionclass.ExecutionClass.model_validate(obj)
+    except pydantic.ValidationError:
+        _log.warning(
+            "an ExecutionClass that this version cannot read",
+            extra={"class": obj["metadata"]["name"]},
+        )
+        return None

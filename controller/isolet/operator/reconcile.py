@@ -1,0 +1,234 @@
+"""One pass over one key: observe, plan, apply, publish. Called by the queue's workers.
+
+A pass remembers nothing but the failure of the one before; it looks at what is, does what the plan
+says up to the first failure, writes the status the plan derived, and says when to look again.
+"""
+
+import contextlib
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+import pydantic
+
+from isolet.base import errors, log
+from isolet.base.clock import Clock
+from isolet.operator.apply import Applier, Outcome
+from isolet.operator.cache import ObjectCache
+from isolet.operator.index import Index
+from isolet.operator.kube import (
+    CHECKPOINTS,
+    EXECUTIONS,
+    NODES,
+    PROCESSES,
+    Cluster,
+    Key,
+    Kind,
+    Object,
+    uid_of,
+)
+from isolet.operator.nodes import Nodes
+from isolet.operator.observe import Observer
+from isolet.operator.publish import publish
+from isolet.operator.queue import Again
+from isolet.operator.steps import Effect
+from isolet.operator.unsupported import status_of
+from isolet.plan import actions as act
+from isolet.plan import binding, execution, model, node
+
+_log = log.get("operator.pass")
+
+Pass = Callable[[Key, Object], Awaitable[Again]]
+
+INPUT_LOOK = 10.0
+"""Secrets and ConfigMaps are not watched: an object that waits for one looks this often."""
+
+
+@dataclass
+class Memory:
+    """What is kept of an object between passes; lost without harm."""
+
+    failures: dict[Key, tuple[str, model.Failure]] = field(default_factory=dict)
+    """The last pass's failure, with the uid it is about."""
+    flags: dict[Key, frozenset[act.Flag]] = field(default_factory=dict)
+    """For metrics."""
+
+    def forget(self, key: Key) -> None:
+        """The object is gone."""
+        self.failures.pop(key, None)
+        self.flags.pop(key, None)
+
+    def failure(self, key: Key, uid: str) -> model.Failure | None:
+        """What failed last time, unless that was a namesake's."""
+        known = self.failures.get(key)
+        return known[1] if known is not None and known[0] == uid else None
+
+
+@dataclass
+class Reconciler:
+    """Makes passes."""
+
+    cluster: Cluster
+    cache: ObjectCache
+    index: Index
+    nodes: Nodes
+    observer: Observer
+    applier: Applier
+    clock: Clock
+    installation: str
+    contact: Callable[[str], None]
+    """Told of a node whose pass begins: whether its agent is heard may have changed."""
+    memory: Memory = field(default_factory=Memory)
+
+    async def work(self, key: Key) -> Again:
+        """One pass."""
+        match key.kind:
+            case EXECUTIONS.kind:
+                return await self._guarded(EXECUTIONS, key, self._execution)
+            case NODES.kind:
+                return await self._guarded(NODES, key, self._node)
+            case PROCESSES.kind:
+                return await self._guarded(PROCESSES, key, self._process)
+            case CHECKPOINTS.kind:
+                return await self._guarded(CHECKPOINTS, key, self._checkpoint)
+            case _:
+                return Again()
+
+    async def _guarded(self, kind: Kind, key: Key, run: Pass) -> Again:
+        obj = self.cache.get(key)
+        if obj is None:
+            self.memory.forget(key)
+            return Again()
+        try:
+            return await run(key, obj)
+        except (errors.Conflict, errors.Unconfirmed) as error:
+            if not isinstance(error, errors.Fenced):
+                await self._refresh(kind, key, obj)
+            return Again(failed=True)
+        except errors.IsoletError as error:
+            _log.warning(
+                "pass failed", extra={"key": str(key), "reason": error.reason, "detail": str(error)}
+            )
+            return Again(failed=True, after=_retry_after(error))
+
+    async def _refresh(self, kind: Kind, key: Key, obj: Object) -> None:
+        """Read an object that is not what the cache says, or may have been written."""
+        try:
+            self.cache.put(kind, await self.cluster.get(kind, key.namespace, key.name))
+        except errors.NotFound:
+            self.cache.forget(kind, key, obj)
+        except errors.IsoletError as error:
+            _log.debug("not read again", extra={"key": str(key), "detail": str(error)})
+
+    async def _execution(self, key: Key, obj: Object) -> Again:
+        labels, inputs = await self.observer.read(obj)
+        obj = self.cache.get(key) or obj  # what came while that was read
+        uid = uid_of(obj)
+        # From here to the first write nothing waits: what a plan promises is counted before any
+        # other pass looks.
+        seen = self.observer.observe(obj, labels, inputs, self.memory.failure(key, uid))
+        plan = execution.plan(seen)
+        self._assume(uid, plan)
+        try:
+            outcome = await self.applier.apply(plan.actions)
+        finally:
+            # A binding that was stored has come back through the cache by now.
+            self.index.unassume(uid)
+        self._remember(key, uid, plan, outcome)
+        if outcome.error is not None and _is_ours_to_repeat(outcome):
+            raise outcome.error
+        if plan.write_status and not outcome.released:
+            await publish(self.cluster, self.cache, EXECUTIONS, outcome.obj or obj, plan.status)
+        if outcome.failure is not None:
+            return Again(failed=True, after=outcome.failure.retry_after)
+        return Again(after=self._delay(plan))
+
+    def _assume(self, uid: str, plan: act.Plan) -> None:
+        for action in plan.actions:
+            if not isinstance(action, act.Bind):
+                continue
+            # An annotation that cannot be read is being put back as it was; it holds no room.
+            with contextlib.suppress(pydantic.ValidationError):
+                bound = binding.Binding.model_validate_json(action.annotation)
+                self.index.assume(uid, action.node, bound)
+
+    def _remember(self, key: Key, uid: str, plan: act.Plan, outcome: Outcome) -> None:
+        self.memory.flags[key] = plan.flags
+        if outcome.failure is None:
+            self.memory.failures.pop(key, None)
+        elif not _is_ours_to_repeat(outcome):
+            self.memory.failures[key] = uid, outcome.failure
+        for action in outcome.done:
+            if not isinstance(action, act.Emit):
+                _log.info("done", extra={"key": str(key), "uid": uid, "action": _told(action)})
+        if outcome.failure is not None:
+            _log.warning(
+                "action failed",
+                extra={
+                    "key": str(key),
+                    "uid": uid,
+                    "action": outcome.failure.action,
+                    "reason": outcome.failure.reason,
+                    "detail": outcome.failure.message,
+                },
+            )
+
+    def _delay(self, plan: act.Plan) -> float | None:
+        delay = None
+        if plan.look_again_at is not None:
+            delay = max(0.05, (plan.look_again_at - self.clock.now()).total_seconds())
+        if act.Flag.AWAITING_INPUTS in plan.flags:
+            delay = min(delay or INPUT_LOOK, INPUT_LOOK)
+        return delay
+
+    async def _node(self, key: Key, obj: Object) -> Again:
+        parsed, link = self.nodes.object(key.name), self.nodes.link(key.name)
+        if parsed is None or link is None:
+            return Again()
+        draining = parsed.spec.drain is not None and self.cache.complete(EXECUTIONS)
+        plan = node.plan(
+            model.NodePass(
+                object=parsed,
+                contact=link.contact(),
+                report=link.report,
+                installation=self.installation,
+                remaining=self.index.remaining(key.name) if draining else None,
+                now=self.clock.now(),
+            )
+        )
+        self.contact(key.name)
+        if plan.write_status:
+            await publish(self.cluster, self.cache, NODES, obj, plan.status, Effect.NODE_STATUS)
+        await self.applier.apply(plan.actions)
+        return Again(after=plan.look_again_in)
+
+    async def _process(self, key: Key, obj: Object) -> Again:
+        return await self._unsupported(PROCESSES, obj)
+
+    async def _checkpoint(self, key: Key, obj: Object) -> Again:
+        return await self._unsupported(CHECKPOINTS, obj)
+
+    async def _unsupported(self, kind: Kind, obj: Object) -> Again:
+        if not obj["metadata"].get("deletionTimestamp"):
+            status = status_of(kind, obj, self.clock.now())
+            await publish(self.cluster, self.cache, kind, obj, status)
+        return Again()
+
+
+def _is_ours_to_repeat(outcome: Outcome) -> bool:
+    """A write that lost a race or its answer, or a lease that ran out: nothing to tell anybody."""
+    failure = outcome.failure
+    if failure is None:
+        return False
+    if failure.reason == "NotLeader":
+        return True
+    transient = (model.ErrorKind.CONFLICT, model.ErrorKind.UNCONFIRMED)
+    return not failure.node and failure.kind in transient
+
+
+def _retry_after(error: errors.IsoletError) -> float | None:
+    return error.retry_after if isinstance(error, errors.Unavailable) else None
+
+
+def _told(action: act.Action) -> str:
+    node_name = getattr(action, "node", "")
+    return f"{type(action).__name__} {node_name}".strip()

@@ -47,6 +47,8 @@ class Node:
         self._engine_problem: str | None = "not asked yet"
         self._architecture = ""
         self._requalify = asyncio.Event()
+        self.first_round = asyncio.Event()
+        """Set once the first qualification is over, however it went."""
 
     @property
     def qualification(self) -> Qualification:
@@ -65,6 +67,7 @@ class Node:
             if found != self._qualification:
                 self._qualification = found
                 self._changed()
+            self.first_round.set()
             good = all(condition.status == "True" for condition in found.conditions)
             try:
                 async with asyncio.timeout(REQUALIFY_SECONDS if good else RETRY_QUALIFY_SECONDS):

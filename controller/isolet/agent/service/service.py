@@ -95,6 +95,10 @@ class Service:
             )
         ]
 
+    async def qualified(self) -> None:
+        """Wait until the first round of qualification is over, however it went."""
+        await self._node.first_round.wait()
+
     def stop_admitting(self) -> None:
         """Take no new Execution from now on; what runs goes on."""
         self._draining = True

@@ -1,7 +1,7 @@
 """Launch folders: one folder for each sandbox on a host tmpfs, mounted read-only in that one.
 
-They hold env values and arguments, so they may lie in memory only and go with a reboot. The root is
-closed to everyone but its owner; the folder and files below it are readable because inside a
+They hold env values and arguments, so they may lie in memory only and go with a reboot: where the
+root is not on a tmpfs, one is mounted there. The root is closed to everyone but its owner;
 sandbox they are the non-root user's, who reaches no other folder.
 """
 
@@ -11,10 +11,16 @@ import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from isolet.agent.workspace import commands
 from isolet.base import errors, statfs
 
 _UID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
+SIZE_BYTES = 256 << 20
+"""Bound of the tmpfs: launches are removed once they have been read, so few lie there at a time."""
+
+MOUNT_SECONDS = 10.0
+
 _STAGING = ".staging"
 
 NODE_STORAGE_FULL = "NodeStorageFull"
@@ -28,13 +34,17 @@ class LaunchFolders:
         self._root = root
         self._magic = magic
 
-    def prepare(self) -> None:
-        """Make the root, once, at the start of the agent.
+    async def prepare(self) -> None:
+        """Make the root, once, at the start of the agent; a tmpfs of an earlier agent is taken over.
 
         Raises:
-            Refused: the root is not on a tmpfs.
+            Refused: the root is not on a tmpfs and none could be mounted.
         """
         self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if self._magic(self._root) != statfs.TMPFS:
+            options = f"size={SIZE_BYTES},mode=0700,nosuid,nodev,noexec"
+            argv = ("mount", "-t", "tmpfs", "-o", options, "isolet", str(self._root))
+            await commands.run(argv, timeout=MOUNT_SECONDS)
         if self._root.is_symlink() or self._magic(self._root) != statfs.TMPFS:
             raise errors.Refused(
                 f"launch folder {self._root} is not on a tmpfs: it holds values that may not reach "
@@ -44,6 +54,15 @@ class LaunchFolders:
         self._root.chmod(0o700)
         shutil.rmtree(self._root / _STAGING, ignore_errors=True)
         (self._root / _STAGING).mkdir(mode=0o700)
+
+    async def unmount(self) -> None:
+        """Give the memory back: when the installation is taken off the node.
+
+        Raises:
+            Unavailable: a sandbox still has a folder of it.
+        """
+        if self._root.exists() and self._root.is_mount():
+            await commands.run(("umount", str(self._root)), timeout=MOUNT_SECONDS)
 
     def folder(self, uid: str) -> Path:
         """The folder of this sandbox, made if need be: the source of its bind mount."""

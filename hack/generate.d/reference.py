@@ -11,7 +11,7 @@ _INTRO = f"""\
 # API reference
 
 Group `{meta.GROUP}`, version `{meta.VERSION}`. `kubectl explain execution.spec` says the same,
-and `kubectl get {meta.CATEGORY}` lists all kinds that live in a namespace.
+and `kubectl get {meta.CATEGORY}` lists all of it.
 
 Quantities are strings, as in a Pod: `"500m"`, `512Mi`. Equal values are equal however they are
 written (`"1000m"` and `"1"`), and what you wrote stays as you wrote it. Names ending in `Seconds`
@@ -165,8 +165,8 @@ def _reasons() -> str:
     lines = [
         "## Reasons",
         "",
-        "The list is closed: a reason never changes its meaning, and a program may rely on it. In the"
-        " last column: the error codes and states of the systems Isolet took over from that it"
+        "The list is closed: a reason never changes its meaning, and programs may rely on it. In"
+        " the last column: the error codes and states of the systems Isolet took over from that it"
         " carries on.",
         "",
     ]

@@ -4,7 +4,7 @@ from typing import Annotated, Self
 
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
-from isolet.api import meta, rules
+from isolet.api import fields, meta, rules
 from isolet.base import envnames
 
 DATA_KEY_PATTERN = "^[-._a-zA-Z0-9]+$"
@@ -14,7 +14,7 @@ DataKey = Annotated[str, StringConstraints(min_length=1, max_length=253, pattern
 def _check_value(value: str) -> str:
     if len(value.encode()) > envnames.MAX_VALUE_BYTES:
         raise ValueError("must be at most 32 KiB long")
-    return value
+    return fields.check_no_nul(value)
 
 
 EnvName = Annotated[
@@ -25,13 +25,14 @@ EnvName = Annotated[
 ]
 EnvValue = Annotated[
     str,
-    StringConstraints(max_length=envnames.MAX_VALUE_BYTES, pattern="^[^\\x00]*$"),
+    StringConstraints(max_length=envnames.MAX_VALUE_BYTES),
     AfterValidator(_check_value),
     rules.on_field(
+        fields.NO_NUL,
         rules.Rule(
             rule=f"size(bytes(self)) <= {envnames.MAX_VALUE_BYTES}",
             message="must be at most 32 KiB long",
-        )
+        ),
     ),
 ]
 

@@ -28,20 +28,36 @@ from pathlib import Path
 
 from . import leftovers
 from .errors import ClusterError, say
-from .layout import HACK, Layout, State
+from .layout import HACK, Layout, Node, State
 from .parts import Part, Parts
 from .processes import Process, arguments
 
 TOOLS_KUBE = ["etcd", "kube-apiserver", "kube-controller-manager", "kubectl", "openssl"]
 TOOLS_NODE = [
-    "dockerd", "docker", "docker-init", "containerd", "containerd-shim-runc-v2", "runc", "runsc",
-    "mount", "losetup", "mkfs.ext4", "debugfs",
-]  # fmt: skip
+    "dockerd",
+    "docker",
+    "docker-init",
+    "containerd",
+    "containerd-shim-runc-v2",
+    "runc",
+    "runsc",
+    "mount",
+    "losetup",
+    "mkfs.ext4",
+    "debugfs",
+]
+
+
+def tools_for(kube: str) -> list[str]:
+    """What a cluster needs; one of node daemons only is spared the long build of Kubernetes."""
+    return TOOLS_NODE + {"own": TOOLS_KUBE, "external": ["kubectl"], "none": []}[kube]
 
 
 def tools_folder(names: list[str]) -> Path:
     """Installs and builds what is missing, with its progress on stderr."""
-    done = subprocess.run([str(HACK / "tools"), *names], stdout=subprocess.PIPE, text=True, check=False)
+    done = subprocess.run(
+        [str(HACK / "tools"), *names], stdout=subprocess.PIPE, text=True, check=False
+    )
     if done.returncode:
         raise ClusterError("hack/tools failed, see above")
     return Path(done.stdout.strip())
@@ -54,7 +70,7 @@ def up(layout: Layout, arguments: argparse.Namespace) -> None:
     require_machine()
     external = os.environ.get("ISOLET_KUBECONFIG", "")
     own_kube = not arguments.no_kube and not external
-    tools = tools_folder([*(TOOLS_KUBE if own_kube else ["kubectl"]), *TOOLS_NODE])
+    tools = tools_folder(tools_for("own" if own_kube else "external" if external else "none"))
     started = time.monotonic()
     with layout.locked():
         state = State.load(layout)
@@ -69,7 +85,8 @@ def up(layout: Layout, arguments: argparse.Namespace) -> None:
         check_external(tools, external)
     if not arguments.no_images:
         make_images(layout)
-    say(f'cluster {layout.name} is up after {time.monotonic() - started:.1f} s: eval "$(hack/cluster env)"')
+    say(f"cluster {layout.name} is up after {time.monotonic() - started:.1f} s")
+    say(f'eval "$(hack/cluster env --name {layout.name})"')
 
 
 def require_machine() -> None:
@@ -125,28 +142,32 @@ def recover(layout: Layout, parts: Parts) -> None:
     for node, part in zip(layout.nodes(parts.state.nodes), parts.nodes(), strict=True):
         if parts.process(part):
             continue
-        forget_stale_pid_files(layout, node.pid_file, node.containerd_pid_file)
-        if not leftovers.live_shims(node) and not containerd_of(node.containerd_pid_file, node.run):
+        forget_stale_pid_files(node)
+        if not leftovers.live_shims(node) and not containerd_of(node):
             leftovers.like_a_reboot(node, layout)
 
 
-def containerd_of(pid_file: Path, folder: Path) -> Process | None:
+def containerd_of(node: Node) -> Process | None:
     """The containerd that a node's daemon has started, if it lives."""
     try:
-        pid = int(pid_file.read_text())
+        pid = int(node.containerd_pid_file.read_text())
     except (OSError, ValueError):
         return None
     argv = arguments(pid)
-    if argv and os.path.basename(argv[0]) == "containerd" and leftovers.names_folder(argv, folder):
+    if (
+        argv
+        and os.path.basename(argv[0]) == "containerd"
+        and leftovers.names_folder(argv, node.run)
+    ):
         return Process.now(pid)
     return None
 
 
-def forget_stale_pid_files(layout: Layout, docker: Path, containerd: Path) -> None:
-    """dockerd trusts them when any process has that number now."""
-    docker.unlink(missing_ok=True)
-    if not containerd_of(containerd, layout.run):
-        containerd.unlink(missing_ok=True)
+def forget_stale_pid_files(node: Node) -> None:
+    """dockerd trusts them when any process at all has that number now."""
+    node.pid_file.unlink(missing_ok=True)
+    if not containerd_of(node):
+        node.containerd_pid_file.unlink(missing_ok=True)
 
 
 def begin_all(parts: Parts) -> None:
@@ -166,10 +187,15 @@ def begin_all(parts: Parts) -> None:
 def check_external(tools: Path, kubeconfig: str) -> None:
     done = subprocess.run(
         [str(tools / "kubectl"), "--kubeconfig", kubeconfig, "--request-timeout=10s", "version"],
-        capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
     if done.returncode:
-        raise ClusterError(f"the cluster of ISOLET_KUBECONFIG does not answer: {done.stderr.strip()[-400:]}")
+        raise ClusterError(
+            f"the cluster of ISOLET_KUBECONFIG does not answer: {done.stderr.strip()[-400:]}"
+        )
 
 
 def make_images(layout: Layout) -> None:
@@ -201,8 +227,8 @@ def down(layout: Layout, arguments: argparse.Namespace) -> None:
                 raise ClusterError(f"{name}: pid {process.pid} does not die of SIGKILL")
         ended, unmounted, detached = leftovers.purge(layout)
         say(
-            f"cluster {layout.name} is gone: {len(state.parts)} parts, {ended} processes of theirs, "
-            f"{unmounted} mounts, {detached} loop devices"
+            f"cluster {layout.name} is gone: {len(state.parts)} parts, {ended} processes of "
+            f"theirs, {unmounted} mounts, {detached} loop devices"
         )
 
 
@@ -224,11 +250,19 @@ def status(layout: Layout, arguments: argparse.Namespace) -> int:
         process = parts.process(part)
         word = "dead" if process is None else "running" if part.ready() else "not answering"
         rows.append(
-            (part.name, word, str(process.pid) if process else "-", part.address(), str(layout.log(part.name)))
+            (
+                part.name,
+                word,
+                str(process.pid) if process else "-",
+                part.address(),
+                str(layout.log(part.name)),
+            )
         )
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     for row in rows:
-        print("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip())
+        print(
+            "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
+        )
     if state.kube == "external":
         print(f"Kubernetes: the cluster of {state.external_kubeconfig}")
     return 0 if all(row[1] == "running" for row in rows[1:]) else 1
@@ -236,19 +270,21 @@ def status(layout: Layout, arguments: argparse.Namespace) -> int:
 
 def env(layout: Layout, arguments: argparse.Namespace) -> None:
     state = loaded(layout)
-    tools = tools_folder(TOOLS_NODE + (TOOLS_KUBE if state.kube == "own" else ["kubectl"]))
+    tools = tools_folder(tools_for(state.kube))
     nodes = layout.nodes(state.nodes)
-    kubeconfig = {"own": str(layout.kubeconfig), "external": state.external_kubeconfig}.get(state.kube, "")
+    kubeconfig = {"own": str(layout.kubeconfig), "external": state.external_kubeconfig}.get(
+        state.kube, ""
+    )
     values = {
         "ISOLET_CLUSTER": layout.name,
         "ISOLET_RUN": str(layout.run),
         "ISOLET_DATA": str(layout.data),
         "ISOLET_NODES": " ".join(node.name for node in nodes),
         "ISOLET_DOCKER_SOCKETS": " ".join(str(node.socket) for node in nodes),
-        "ISOLET_KUBECTL": str(tools / "kubectl"),
     }
     if kubeconfig:
         values["KUBECONFIG"] = kubeconfig
+        values["ISOLET_KUBECTL"] = str(tools / "kubectl")
     if state.kube == "own":
         values["ISOLET_AUDIT_LOG"] = str(layout.audit_log)
     if layout.images_file.exists():
@@ -267,7 +303,7 @@ def target(layout: Layout, parts: Parts, name: str) -> Process | None:
     if name.startswith("containerd-"):
         part = parts.named(name.replace("containerd-", "dockerd-"))
         node = next(node for node in layout.nodes(parts.state.nodes) if node.part == part.name)
-        return containerd_of(node.containerd_pid_file, node.run)
+        return containerd_of(node)
     return parts.process(parts.named(name))
 
 
@@ -296,7 +332,9 @@ def thaw(layout: Layout, arguments: argparse.Namespace) -> None:
 
 def restart(layout: Layout, arguments: argparse.Namespace) -> None:
     if arguments.part.startswith("containerd-"):
-        raise ClusterError("a containerd is started by its dockerd: kill it, dockerd starts it again")
+        raise ClusterError(
+            "a containerd is started by its dockerd: kill it, dockerd starts it again"
+        )
     with layout.locked():
         state = loaded(layout)
         names = TOOLS_NODE if arguments.part.startswith("dockerd") else TOOLS_KUBE
@@ -307,7 +345,7 @@ def restart(layout: Layout, arguments: argparse.Namespace) -> None:
             raise ClusterError(f"{part.name}: pid {process.pid} does not die of SIGKILL")
         for node in layout.nodes(state.nodes):
             if node.part == part.name:
-                forget_stale_pid_files(layout, node.pid_file, node.containerd_pid_file)
+                forget_stale_pid_files(node)
         if parts.begin(part):
             parts.await_ready(part)
 
@@ -317,18 +355,24 @@ def restart(layout: Layout, arguments: argparse.Namespace) -> None:
 
 def parser() -> argparse.ArgumentParser:
     whole = argparse.ArgumentParser(
-        prog="hack/cluster", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="hack/cluster",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     named = argparse.ArgumentParser(add_help=False)
     named.add_argument("--name", default=os.environ.get("ISOLET_CLUSTER") or "dev")
     commands = whole.add_subparsers(dest="command", required=True, metavar="COMMAND")
     up_parser = commands.add_parser("up", parents=[named], help="start what is not running")
-    up_parser.add_argument("--nodes", type=node_count, help="node daemons (default: as before, else 1)")
+    up_parser.add_argument(
+        "--nodes", type=node_count, help="node daemons (default: as before, else 1)"
+    )
     up_parser.add_argument("--no-kube", action="store_true", help="node daemons only")
     up_parser.add_argument("--no-images", action="store_true", help="leave out the sandbox images")
     for name, text in (
-        ("down", "end all of it"), ("status", "one row for each part"), ("env", "export lines for a shell"),
-    ):  # fmt: skip
+        ("down", "end all of it"),
+        ("status", "one row for each part"),
+        ("env", "export lines for a shell"),
+    ):
         commands.add_parser(name, parents=[named], help=text)
     for name in ("kill", "restart", "freeze", "thaw"):
         commands.add_parser(name, parents=[named], help=f"{name} one part").add_argument("part")
@@ -342,9 +386,15 @@ def node_count(text: str) -> int:
 
 
 COMMANDS = {
-    "up": up, "down": down, "status": status, "env": env,
-    "kill": kill, "restart": restart, "freeze": freeze, "thaw": thaw,
-}  # fmt: skip
+    "up": up,
+    "down": down,
+    "status": status,
+    "env": env,
+    "kill": kill,
+    "restart": restart,
+    "freeze": freeze,
+    "thaw": thaw,
+}
 
 
 def main() -> int:

@@ -19,7 +19,9 @@ from .processes import Process, all_pids, arguments, mark_of, parent_of, program
 
 # Programs that name our folder among their arguments because they belong to us. A pager or an
 # editor that shows one of our files must not be taken for one of them.
-OURS = re.compile(r"dockerd|containerd(-shim.*)?|runsc.*|runc|etcd|kube-apiserver|kube-controller-manager")
+OURS = re.compile(
+    r"dockerd|containerd(-shim.*)?|runsc.*|runc|etcd|kube-apiserver|kube-controller-manager"
+)
 SHIM = re.compile(r"containerd-shim.*")
 CGROUPS = Path("/sys/fs/cgroup")
 END_SECONDS = 30
@@ -49,9 +51,10 @@ def pids_naming(folders: Iterable[Path]) -> set[int]:
     found = set()
     for pid in all_pids():
         argv = arguments(pid)
-        if argv and OURS.fullmatch(os.path.basename(argv[0])):
-            if any(names_folder(argv[1:], folder) for folder in folders):
-                found.add(pid)
+        if not argv or not OURS.fullmatch(os.path.basename(argv[0])):
+            continue
+        if any(names_folder(argv[1:], folder) for folder in folders):
+            found.add(pid)
     return found
 
 
@@ -71,7 +74,11 @@ def live_shims(node: Node) -> dict[int, str]:
     found = {}
     for pid in all_pids():
         argv = arguments(pid)
-        if argv and SHIM.fullmatch(os.path.basename(argv[0])) and names_folder(argv[1:], node.exec_root):
+        if (
+            argv
+            and SHIM.fullmatch(os.path.basename(argv[0]))
+            and names_folder(argv[1:], node.exec_root)
+        ):
             found[pid] = argv[argv.index("-id") + 1] if "-id" in argv[:-1] else ""
     return found
 
@@ -87,14 +94,15 @@ def container_ids(node: Node) -> set[str]:
 
 def cgroups_of(ids: set[str]) -> list[Path]:
     """The cgroups of these containers in every hierarchy, innermost first."""
-    found = []
-    if ids:
-        for path, names, _ in os.walk(CGROUPS, topdown=False):
-            for name in names:
-                # Innermost counts: a container may make cgroups of its own below its one.
-                if ids.intersection(re.findall(r"[0-9a-f]{64}", f"{path}/{name}")):
-                    found.append(Path(path, name))
-    return found
+    if not ids:
+        return []
+    # The whole path counts: a container may have made cgroups below its own.
+    return [
+        Path(path, name)
+        for path, names, _ in os.walk(CGROUPS, topdown=False)
+        for name in names
+        if ids.intersection(re.findall(r"[0-9a-f]{64}", f"{path}/{name}"))
+    ]
 
 
 def pids_in(cgroups: Iterable[Path]) -> set[int]:
@@ -212,7 +220,7 @@ def _run(*argv: str) -> bool:
 
 
 def shim_sockets(node: Node) -> list[Path]:
-    """containerd keeps the sockets of its shims in one folder of the machine; these are the node's."""
+    """The node's ones in the folder of the machine where containerd keeps shims' sockets."""
     found = []
     if node.bundles.is_dir():
         for bundle in node.bundles.iterdir():
@@ -240,7 +248,7 @@ def remove_cgroups(cgroups: Iterable[Path]) -> None:
 
 
 def end_containers(node: Node, part: str, layout: Layout) -> int:
-    """Ends all that lives of a node whose daemon is dead: containerd, shims, sandboxes, containers."""
+    """Ends what lives of a node whose daemon is dead: containerd, shims, sandboxes."""
     ids = container_ids(node)
     cgroups = cgroups_of(ids)
     sockets = shim_sockets(node)
@@ -248,7 +256,9 @@ def end_containers(node: Node, part: str, layout: Layout) -> int:
 
     def find() -> set[int]:
         marked = {pid for pid, of in marked_pids(layout).items() if of == part}
-        return with_descendants(marked | pids_naming([node.run, node.data])) | pids_in(cgroups_of(ids))
+        return with_descendants(marked | pids_naming([node.run, node.data])) | pids_in(
+            cgroups_of(ids)
+        )
 
     ended = end_until_none(find, node.part)
     remove_cgroups(cgroups_of(ids))
@@ -284,7 +294,8 @@ def purge(layout: Layout) -> tuple[int, int, int]:
     for node in layout.nodes_on_disk():
         ended += end_containers(node, node.part, layout)
     ended += end_until_none(
-        lambda: with_descendants(set(marked_pids(layout)) | pids_naming(folders)), f"cluster {layout.name}"
+        lambda: with_descendants(set(marked_pids(layout)) | pids_naming(folders)),
+        f"cluster {layout.name}",
     )
     unmounted = unmount_below(folders)
     detached = detach_loops(folders)

@@ -17,15 +17,24 @@ from .processes import Process, find_part, spawn
 
 SYSTEM_PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
 CONTROLLERS = (
-    "namespace-controller", "garbage-collector-controller", "serviceaccount-controller",
-    "serviceaccount-token-controller", "root-ca-certificate-publisher-controller",
-    "clusterrole-aggregation-controller", "resourcequota-controller", "ttl-after-finished-controller",
-    "validatingadmissionpolicy-status-controller", "certificatesigningrequest-signing-controller",
-    "certificatesigningrequest-approving-controller", "endpoints-controller",
-    "endpointslice-controller", "deployment-controller", "replicaset-controller",
-)  # fmt: skip
+    "namespace-controller",
+    "garbage-collector-controller",
+    "serviceaccount-controller",
+    "serviceaccount-token-controller",
+    "root-ca-certificate-publisher-controller",
+    "clusterrole-aggregation-controller",
+    "resourcequota-controller",
+    "ttl-after-finished-controller",
+    "validatingadmissionpolicy-status-controller",
+    "certificatesigningrequest-signing-controller",
+    "certificatesigningrequest-approving-controller",
+    "endpoints-controller",
+    "endpointslice-controller",
+    "deployment-controller",
+    "replicaset-controller",
+)
 AUDIT_POLICY = """\
-# Every write, with its user and without its body; reads are left out: they are many and change nothing.
+# Every write, with its user and without its body. Reads are left out: they change nothing.
 apiVersion: audit.k8s.io/v1
 kind: Policy
 omitStages: [RequestReceived]
@@ -34,7 +43,7 @@ rules:
     verbs: [get, list, watch]
   - level: Metadata
 """
-# How long a healthy part may take to answer before it is taken for hung and started anew.
+# How long a part that was ready may take to answer before it is taken for hung and started anew.
 HUNG_SECONDS = 10
 
 
@@ -87,21 +96,23 @@ class Parts:
             return recorded
         return find_part(self.layout.run, part.name, part.program)
 
-    def healthy(self, part: Part) -> bool:
-        deadline = time.monotonic() + HUNG_SECONDS
+    def healthy(self, part: Part, process: Process) -> bool:
+        """Whether it answers; one that a killed `up` has just started gets the time to."""
+        patience = max(HUNG_SECONDS, part.ready_seconds - process.age())
+        deadline = time.monotonic() + patience
         while True:
             if part.ready():
                 return True
-            if time.monotonic() > deadline:
+            if time.monotonic() > deadline or not process.alive():
                 return False
-            time.sleep(0.25)
+            time.sleep(0.1)
 
     def begin(self, part: Part) -> bool:
         """Starts the part unless it is well already. True when it was started now."""
         process = self.process(part)
         if process:
             self._record(part, process)
-            if self.healthy(part):
+            if self.healthy(part, process):
                 say(f"{part.name}: running (pid {process.pid})")
                 return False
             say(f"{part.name}: pid {process.pid} does not answer, ending it")
@@ -131,7 +142,9 @@ class Parts:
         part.prepare()
         log = self.layout.log(part.name)
         say(f"{part.name}: {'starting it again' if again else 'starting'}")
-        self._record(part, spawn(self.layout.run, part.name, part.argv(), log, self._environment(part)))
+        self._record(
+            part, spawn(self.layout.run, part.name, part.argv(), log, self._environment(part))
+        )
 
     def _record(self, part: Part, process: Process) -> None:
         self.state.parts[part.name] = vars(process)
@@ -144,7 +157,9 @@ class Parts:
             if use in ports and probe.port_is_free(ports[use]):
                 continue
             if use in ports:
-                say(f"{part.name}: port {ports[use]} is taken by another program, using another one")
+                say(
+                    f"{part.name}: port {ports[use]} is taken by another program, using another one"
+                )
             ports[use] = probe.free_port(ports.values())
         self.state.save(self.layout)
 
@@ -159,7 +174,7 @@ class Parts:
         """Little and always the same: a caller's secrets do not reach the daemons."""
         environment = {"PATH": f"{self.tools}:{SYSTEM_PATH}", "HOME": "/root", "LANG": "C.UTF-8"}
         if part.program == "dockerd":
-            # containerd leaves copies of checkpoints in the temporary folder; ours goes with `down`.
+            # containerd leaves copies of checkpoints there; `down` removes this one.
             node = self.layout.node(int(part.name.removeprefix("dockerd-")))
             environment["TMPDIR"] = str(node.data / "tmp")
         return environment
@@ -191,10 +206,15 @@ class Parts:
             return body is not None and json.loads(body).get("health") == "true"
 
         return Part(
-            "etcd", "etcd", 30, argv, ready,
-            lambda: f"127.0.0.1:{ports.get('etcd')}", ("etcd", "etcd-peer"),
+            "etcd",
+            "etcd",
+            30,
+            argv,
+            ready,
+            lambda: f"127.0.0.1:{ports.get('etcd')}",
+            ("etcd", "etcd-peer"),
             lambda: (self.layout.data / "etcd").mkdir(parents=True, exist_ok=True, mode=0o700),
-        )  # fmt: skip
+        )
 
     # --- the API server
 
@@ -210,12 +230,21 @@ class Parts:
             if "apiserver" not in ports or not pki_folder.is_dir():
                 return False
             token = (pki_folder / "admin.token").read_text()
-            return probe.https_get(ports["apiserver"], "/readyz", pki_folder / "ca.crt", token) is not None
+            return (
+                probe.https_get(ports["apiserver"], "/readyz", pki_folder / "ca.crt", token)
+                is not None
+            )
 
         return Part(
-            "apiserver", "kube-apiserver", 120, self._apiserver_argv, ready,
-            lambda: f"https://127.0.0.1:{ports.get('apiserver')}", ("apiserver",), prepare,
-        )  # fmt: skip
+            "apiserver",
+            "kube-apiserver",
+            120,
+            self._apiserver_argv,
+            ready,
+            lambda: f"https://127.0.0.1:{ports.get('apiserver')}",
+            ("apiserver",),
+            prepare,
+        )
 
     def _apiserver_argv(self) -> list[str]:
         folder, ports = self.layout.pki, self.state.ports
@@ -254,7 +283,9 @@ class Parts:
             "--profiling=false",
         ]
 
-    def _write_kubeconfig(self, path: Path, user: str, certificate: str, token: bool = False) -> None:
+    def _write_kubeconfig(
+        self, path: Path, user: str, certificate: str, token: bool = False
+    ) -> None:
         folder = self.layout.pki
         if token:
             credentials = f"token: {(folder / 'admin.token').read_text()}"
@@ -314,10 +345,15 @@ contexts:
             return port is not None and probe.https_get(port, "/healthz", None) is not None
 
         return Part(
-            "controller-manager", "kube-controller-manager", 60, argv, ready,
-            lambda: f"https://127.0.0.1:{ports.get('controller-manager')}", ("controller-manager",),
+            "controller-manager",
+            "kube-controller-manager",
+            60,
+            argv,
+            ready,
+            lambda: f"https://127.0.0.1:{ports.get('controller-manager')}",
+            ("controller-manager",),
             lambda: self._write_kubeconfig(kubeconfig, "controller-manager", "controller-manager"),
-        )  # fmt: skip
+        )
 
     # --- the node daemons
 
@@ -330,10 +366,15 @@ contexts:
             write_file(config, json.dumps(self._daemon_config(node), indent=1) + "\n")
 
         return Part(
-            node.part, "dockerd", 90, lambda: [str(self.tools / "dockerd"), f"--config-file={config}"],
+            node.part,
+            "dockerd",
+            90,
+            lambda: [str(self.tools / "dockerd"), f"--config-file={config}"],
             lambda: probe.unix_get(node.socket, "/_ping") is not None,
-            lambda: f"unix://{node.socket}", (), prepare,
-        )  # fmt: skip
+            lambda: f"unix://{node.socket}",
+            (),
+            prepare,
+        )
 
     def _daemon_config(self, node: Node) -> dict[str, object]:
         config: dict[str, object] = {
@@ -343,7 +384,7 @@ contexts:
             "hosts": [f"unix://{node.socket}"],
             "storage-driver": "overlay2",
             "live-restore": True,
-            # No network of Docker's own: sandboxes have none, and the machine's rules stay as they are.
+            # No network of Docker's own: sandboxes have none, and the machine keeps its rules.
             "bridge": "none",
             "iptables": False,
             "ip6tables": False,
@@ -371,7 +412,9 @@ contexts:
         """A daemon that answers can still be the wrong one for us."""
         info = probe.engine_info(node.socket)
         if info is None:
-            raise ClusterError(f"{node.part} stopped answering; its log: {self.layout.log(node.part)}")
+            raise ClusterError(
+                f"{node.part} stopped answering; its log: {self.layout.log(node.part)}"
+            )
         wrong = [
             name
             for name, right in (
@@ -382,14 +425,17 @@ contexts:
             if not right
         ]
         if wrong:
-            raise ClusterError(
-                f"{node.part} runs without: {', '.join(wrong)}; its log: {self.layout.log(node.part)}"
-            )
+            log = self.layout.log(node.part)
+            raise ClusterError(f"{node.part} runs without: {', '.join(wrong)}; its log: {log}")
 
 
 def docker_major(tools: Path) -> int:
     done = subprocess.run(
-        [str(tools / "dockerd"), "--version"], capture_output=True, text=True, timeout=30, check=False
+        [str(tools / "dockerd"), "--version"],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
     )
     digits = done.stdout.removeprefix("Docker version ").split(".")[0]
     return int(digits) if digits.isdigit() else 0

@@ -22,7 +22,13 @@ subjectKeyIdentifier = hash
 basicConstraints = critical,CA:FALSE
 keyUsage = critical,digitalSignature,keyEncipherment
 extendedKeyUsage = serverAuth
-subjectAltName = IP:127.0.0.1,IP:10.96.0.1,DNS:localhost,DNS:kubernetes,DNS:kubernetes.default,DNS:kubernetes.default.svc
+subjectAltName = @names
+[names]
+IP.1 = 127.0.0.1
+IP.2 = 10.96.0.1
+DNS.1 = localhost
+DNS.2 = kubernetes.default
+DNS.3 = kubernetes.default.svc
 [client]
 basicConstraints = critical,CA:FALSE
 keyUsage = critical,digitalSignature
@@ -37,26 +43,67 @@ def _openssl(folder: Path, *arguments: str) -> None:
         ["openssl", *arguments], cwd=folder, capture_output=True, text=True, timeout=60, check=False
     )
     if done.returncode:
-        raise ClusterError(f"openssl {arguments[0]} failed in {folder}: {done.stderr.strip()[-400:]}")
+        raise ClusterError(
+            f"openssl {arguments[0]} failed in {folder}: {done.stderr.strip()[-400:]}"
+        )
 
 
 def _authority(folder: Path, name: str, subject: str) -> None:
     _openssl(
-        folder, "req", "-x509", *NEW_KEY, "-keyout", f"{name}.key", "-out", f"{name}.crt",
-        "-days", DAYS, "-subj", subject, "-config", "openssl.cnf", "-extensions", "ca",
-    )  # fmt: skip
+        folder,
+        "req",
+        "-x509",
+        *NEW_KEY,
+        "-keyout",
+        f"{name}.key",
+        "-out",
+        f"{name}.crt",
+        "-days",
+        DAYS,
+        "-subj",
+        subject,
+        "-config",
+        "openssl.cnf",
+        "-extensions",
+        "ca",
+    )
 
 
 def _certificate(folder: Path, name: str, subject: str, authority: str, kind: str) -> None:
     _openssl(
-        folder, "req", "-new", *NEW_KEY, "-keyout", f"{name}.key", "-out", f"{name}.csr",
-        "-subj", subject, "-config", "openssl.cnf",
-    )  # fmt: skip
+        folder,
+        "req",
+        "-new",
+        *NEW_KEY,
+        "-keyout",
+        f"{name}.key",
+        "-out",
+        f"{name}.csr",
+        "-subj",
+        subject,
+        "-config",
+        "openssl.cnf",
+    )
     _openssl(
-        folder, "x509", "-req", "-in", f"{name}.csr", "-out", f"{name}.crt", "-days", DAYS,
-        "-CA", f"{authority}.crt", "-CAkey", f"{authority}.key", "-CAcreateserial",
-        "-extfile", "openssl.cnf", "-extensions", kind,
-    )  # fmt: skip
+        folder,
+        "x509",
+        "-req",
+        "-in",
+        f"{name}.csr",
+        "-out",
+        f"{name}.crt",
+        "-days",
+        DAYS,
+        "-CA",
+        f"{authority}.crt",
+        "-CAkey",
+        f"{authority}.key",
+        "-CAcreateserial",
+        "-extfile",
+        "openssl.cnf",
+        "-extensions",
+        kind,
+    )
 
 
 def ensure(folder: Path) -> None:
@@ -73,7 +120,11 @@ def ensure(folder: Path) -> None:
     _certificate(aside, "admin", "/O=system:masters/CN=cluster-admin", "ca", "client")
     # A name of its own, so that the audit log tells its writes from a person's.
     _certificate(
-        aside, "controller-manager", "/O=system:masters/CN=system:kube-controller-manager", "ca", "client"
+        aside,
+        "controller-manager",
+        "/O=system:masters/CN=system:kube-controller-manager",
+        "ca",
+        "client",
     )
     _certificate(aside, "front-proxy-client", "/CN=front-proxy-client", "front-proxy-ca", "client")
     _openssl(aside, "genrsa", "-out", "service-account.key", "2048")

@@ -25,7 +25,9 @@ class UnixConnection(http.client.HTTPConnection):
         self.sock.connect(self._path)
 
 
-def _get(connection: http.client.HTTPConnection, path: str, headers: dict[str, str]) -> bytes | None:
+def _get(
+    connection: http.client.HTTPConnection, path: str, headers: dict[str, str]
+) -> bytes | None:
     try:
         connection.request("GET", path, headers=headers)
         answer = connection.getresponse()
@@ -45,7 +47,9 @@ def http_get(port: int, url: str, timeout: float = 3) -> bytes | None:
     return _get(http.client.HTTPConnection("127.0.0.1", port, timeout=timeout), url, {})
 
 
-def https_get(port: int, url: str, ca: Path | None, token: str = "", timeout: float = 3) -> bytes | None:
+def https_get(
+    port: int, url: str, ca: Path | None, token: str = "", timeout: float = 3
+) -> bytes | None:
     context = ssl.create_default_context(cafile=str(ca) if ca else None)
     if ca is None:  # a part's own health page on loopback, with a certificate it made itself
         context.check_hostname = False

@@ -38,6 +38,11 @@ class Process:
     def alive(self) -> bool:
         return self.boot == boot_id() and start_time(self.pid) == self.start
 
+    def age(self) -> float:
+        """Seconds since it was started."""
+        uptime = float(Path("/proc/uptime").read_text().split()[0])
+        return uptime - self.start / os.sysconf("SC_CLK_TCK")
+
     def signal(self, number: int) -> bool:
         """Sends it through a handle that is checked first: no other process can be hit."""
         try:

@@ -1,7 +1,7 @@
 """Image archives as `docker load` takes them, the same bytes from the same content.
 
-An archive is written by hand, not with `docker import`, so that its id is the same on every node and
-known before any daemon is asked.
+An archive is written by hand, not with `docker import`, so that its id is the same on every node
+and known before any daemon is asked.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Layer:
     """A file system as a tar file, member by member."""
 
     def __init__(self, file: Path) -> None:
-        self._tar = tarfile.open(file, "w", format=tarfile.PAX_FORMAT)
+        self._tar = tarfile.TarFile(file, "w", format=tarfile.PAX_FORMAT)
 
     def __enter__(self) -> Layer:
         return self
@@ -51,7 +51,7 @@ class Layer:
         self._tar.addfile(info)
 
     def tree(self, root: Path, wanted: Callable[[str], bool], newest: float) -> None:
-        """A whole folder in sorted order; times after `newest` are of the making, not the content."""
+        """A whole folder, sorted; times after `newest` are of the making, not the content."""
         for path in sorted(root.rglob("*")):
             name = str(path.relative_to(root))
             if not wanted(name):
@@ -82,7 +82,9 @@ class Settings:
     command: list[str] = field(default_factory=lambda: ["/bin/sh"])
     entrypoint: list[str] | None = None
     environment: list[str] = field(
-        default_factory=lambda: ["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"]
+        default_factory=lambda: [
+            "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+        ]
     )
     stop_signal: str = ""
 
@@ -95,7 +97,11 @@ def sha256(file: Path) -> str:
 def write_archive(target: Path, name: str, layer: Path, settings: Settings) -> str:
     """Writes the archive and gives the image's id."""
     digest = sha256(layer)
-    config: dict[str, object] = {"Cmd": settings.command, "Env": settings.environment, "WorkingDir": "/"}
+    config: dict[str, object] = {
+        "Cmd": settings.command,
+        "Env": settings.environment,
+        "WorkingDir": "/",
+    }
     if settings.entrypoint:
         config["Entrypoint"] = settings.entrypoint
     if settings.stop_signal:
@@ -110,7 +116,9 @@ def write_archive(target: Path, name: str, layer: Path, settings: Settings) -> s
     }
     body = json.dumps(image, sort_keys=True).encode()
     image_id = hashlib.sha256(body).hexdigest()
-    manifest = [{"Config": f"{image_id}.json", "RepoTags": [name], "Layers": [f"{digest}/layer.tar"]}]
+    manifest = [
+        {"Config": f"{image_id}.json", "RepoTags": [name], "Layers": [f"{digest}/layer.tar"]}
+    ]
     with Layer(target) as archive:
         archive.file("manifest.json", json.dumps(manifest).encode())
         archive.file(f"{image_id}.json", body)

@@ -86,7 +86,9 @@ class Workshop:
         shutil.rmtree(aside, ignore_errors=True)
         aside.mkdir()
         recipe.write_layer(aside / "layer.tar")
-        image_id = write_archive(aside / "image.tar", recipe.tag, aside / "layer.tar", recipe.settings)
+        image_id = write_archive(
+            aside / "image.tar", recipe.tag, aside / "layer.tar", recipe.settings
+        )
         (aside / "id").write_text(image_id)
         aside.rename(self.finished(recipe))
         if recipe.note:
@@ -95,7 +97,9 @@ class Workshop:
     # --- loading
 
     def load_missing(self, socket: Path) -> None:
-        missing = [recipe for recipe in self.recipes if self.id_in(socket, recipe) != self.id_of(recipe)]
+        missing = [
+            recipe for recipe in self.recipes if self.id_in(socket, recipe) != self.id_of(recipe)
+        ]
         for recipe in missing:
             self.load(socket, recipe)
         if missing:
@@ -107,15 +111,29 @@ class Workshop:
 
     def load(self, socket: Path, recipe: Recipe) -> None:
         done = subprocess.run(
-            [str(self.tools / "docker"), "-H", f"unix://{socket}", "load", "-q",
-             "-i", str(self.archive_of(recipe))],
-            capture_output=True, text=True, timeout=LOAD_SECONDS, check=False,
-        )  # fmt: skip
+            [
+                str(self.tools / "docker"),
+                "-H",
+                f"unix://{socket}",
+                "load",
+                "-q",
+                "-i",
+                str(self.archive_of(recipe)),
+            ],
+            capture_output=True,
+            text=True,
+            timeout=LOAD_SECONDS,
+            check=False,
+        )
         if done.returncode:
-            raise ClusterError(f"{socket}: loading {recipe.tag} failed: {done.stderr.strip()[-400:]}")
+            raise ClusterError(
+                f"{socket}: loading {recipe.tag} failed: {done.stderr.strip()[-400:]}"
+            )
         found = self.id_in(socket, recipe)
         if found != self.id_of(recipe):
-            raise ClusterError(f"{socket}: {recipe.tag} has the id {found}, not {self.id_of(recipe)}")
+            raise ClusterError(
+                f"{socket}: {recipe.tag} has the id {found}, not {self.id_of(recipe)}"
+            )
 
 
 def cluster_sockets(layout: Layout) -> list[Path]:
@@ -144,10 +162,16 @@ def run(arguments: argparse.Namespace) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(
-        prog="hack/images", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="hack/images",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--name", default=os.environ.get("ISOLET_CLUSTER") or "dev", help="the cluster")
-    parser.add_argument("socket", nargs="*", help="sockets of engines, instead of a cluster's nodes")
+    parser.add_argument(
+        "--name", default=os.environ.get("ISOLET_CLUSTER") or "dev", help="the cluster"
+    )
+    parser.add_argument(
+        "socket", nargs="*", help="sockets of engines, instead of a cluster's nodes"
+    )
     try:
         run(parser.parse_args())
     except (ClusterError, OSError, subprocess.TimeoutExpired) as error:

@@ -39,7 +39,7 @@ UNWANTED = re.compile(
 # built in.
 SHELL_ONLY = re.compile(
     r"bin|sbin|lib|lib64|usr|usr/bin|usr/sbin|usr/lib|usr/lib64|usr/lib/[a-z0-9_]+-linux-gnu|tmp|etc"
-    r"|etc/(passwd|group)|usr/bin/(dash|sh|sleep|cat|echo|id|env|true)"
+    r"|etc/(passwd|group)|usr/bin/(dash|sh|sleep|cat|echo|env|true)"
     r"|usr/lib(64)?/([a-z0-9_]+-linux-gnu/)?(ld-linux[^/]*|libc\.so\.6)"
 )
 
@@ -66,7 +66,12 @@ def recipes(tools: Path, layer_of: Callable[[Recipe], Path], scratch: Path) -> l
 
     def small(name: str, settings: Settings | None = None) -> Recipe:
         chosen = settings or Settings()
-        return Recipe(name, _key(name, busybox_key, vars(chosen)), lambda target: _busybox(target, busybox), chosen)
+        return Recipe(
+            name,
+            _key(name, busybox_key, vars(chosen)),
+            lambda target: _busybox(target, busybox),
+            chosen,
+        )
 
     python = _python_recipe(tools, scratch)
     return [
@@ -74,21 +79,25 @@ def recipes(tools: Path, layer_of: Callable[[Recipe], Path], scratch: Path) -> l
         python,
         # From here on: what an image must not be, for tests.
         Recipe(
-            "no-sh", _key("no-sh", busybox_key), lambda target: _one_binary(target, busybox),
+            "no-sh",
+            _key("no-sh", busybox_key),
+            lambda target: _one_binary(target, busybox),
             Settings(command=["/sleep", "3600"]),
         ),
         Recipe(
-            "no-tar", _key("no-tar", python.key),
+            "no-tar",
+            _key("no-tar", python.key, SHELL_ONLY.pattern),
             lambda target: _shell_only(target, layer_of(python)),
         ),
         small(
             "entrypoint",
             Settings(
-                entrypoint=["/bin/sh", "-c", 'echo WRAP; exec "$@"', "wrap"], stop_signal="SIGRTMIN+3"
+                entrypoint=["/bin/sh", "-c", 'echo WRAP; exec "$@"', "wrap"],
+                stop_signal="SIGRTMIN+3",
             ),
         ),
         small("secret-env", Settings(environment=[*Settings().environment, "API_TOKEN=x"])),
-    ]  # fmt: skip
+    ]
 
 
 def _key(*parts: object) -> str:
@@ -100,7 +109,9 @@ def _key(*parts: object) -> str:
 
 
 def _busybox(target: Path, busybox: Path) -> None:
-    done = subprocess.run([str(busybox), "--list"], capture_output=True, text=True, timeout=10, check=True)
+    done = subprocess.run(
+        [str(busybox), "--list"], capture_output=True, text=True, timeout=10, check=True
+    )
     with Layer(target) as layer:
         for name in FOLDERS:
             layer.folder(name)
@@ -139,9 +150,18 @@ def _suite() -> str:
 def _mirror(suite: str) -> str | None:
     """Where this machine itself gets that suite from; None: debootstrap's own default."""
     done = subprocess.run(
-        ["apt-get", "indextargets", "--format", "$(REPO_URI) $(CODENAME) $(COMPONENT)", "Created-By: Packages"],
-        capture_output=True, text=True, timeout=30, check=False,
-    )  # fmt: skip
+        [
+            "apt-get",
+            "indextargets",
+            "--format",
+            "$(REPO_URI) $(CODENAME) $(COMPONENT)",
+            "Created-By: Packages",
+        ],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
     for line in done.stdout.splitlines():
         uri, _, rest = line.partition(" ")
         if rest == f"{suite} main" and "security" not in uri:
@@ -166,23 +186,35 @@ def _python_recipe(tools: Path, scratch: Path) -> Recipe:
         clear(root)
 
     key = _key("python", suite, PYTHON_PACKAGES, UNWANTED.pattern)
-    return Recipe("python", key, write, Settings(command=["python3"]), "from Debian packages, about a minute")
+    return Recipe(
+        "python", key, write, Settings(command=["python3"]), "from Debian packages, about a minute"
+    )
 
 
 def _debootstrap(tools: Path, suite: str, root: Path, log: Path) -> None:
     mirror = _mirror(suite)
     argv = [
-        str((tools / "debootstrap").resolve()), "--variant=minbase",
-        f"--include={','.join(PYTHON_PACKAGES)}", suite, str(root), *([mirror] if mirror else []),
-    ]  # fmt: skip
+        str((tools / "debootstrap").resolve()),
+        "--variant=minbase",
+        f"--include={','.join(PYTHON_PACKAGES)}",
+        suite,
+        str(root),
+        *([mirror] if mirror else []),
+    ]
     with log.open("wb") as output:
         try:
             done = subprocess.run(
-                argv, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
-                timeout=DEBOOTSTRAP_SECONDS, check=False,
-            )  # fmt: skip
+                argv,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                timeout=DEBOOTSTRAP_SECONDS,
+                check=False,
+            )
         except subprocess.TimeoutExpired:
-            raise ClusterError(f"debootstrap took more than {DEBOOTSTRAP_SECONDS} s, see {log}") from None
+            raise ClusterError(
+                f"debootstrap took more than {DEBOOTSTRAP_SECONDS} s, see {log}"
+            ) from None
     if done.returncode:
         raise ClusterError(f"debootstrap failed. The end of its log {log}:\n{log_tail(log)}")
     say("  Debian packages are unpacked, packing the image")

@@ -7,7 +7,7 @@ import subprocess
 import time
 import urllib.parse
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -85,13 +85,13 @@ class Kube:
         query: dict[str, str] | None = None,
         content_type: str = "application/json",
         user: str | None = None,
-        groups: Sequence[str] = (),
+        group: str | None = None,
     ) -> Answer:
         headers = {"Accept": "application/json", "Content-Type": content_type}
         if user is not None:
             headers["Impersonate-User"] = user
-            if groups:
-                headers["Impersonate-Group"] = ",".join(groups)
+            if group is not None:
+                headers["Impersonate-Group"] = group
         self._client.update_params_for_auth(headers, [], ["BearerToken"], path, method, body)
         if "yaml" in content_type:
             body = json.dumps(body)

@@ -40,6 +40,8 @@ class Outcome:
     failure: Failure | None = None
     """The first action that failed, for the next pass."""
     done: list[act.Action] = field(default_factory=list)
+    learned: bool = False
+    """An agent's answer was news: the next pass can already see it."""
 
 
 @dataclass
@@ -78,7 +80,7 @@ class Applier:
                 await self._delete(action.object)
                 outcome.released = True
             case act.Put() | act.Amend() | act.Remove():
-                await self._ask(action)
+                outcome.learned |= await self._ask(action)
             case act.RemoveStrays():
                 await self._remove_strays(action)
             case act.Emit():
@@ -132,19 +134,19 @@ class Applier:
         except errors.NotFound:
             return
 
-    async def _ask(self, action: act.Put | act.Amend | act.Remove) -> None:
+    async def _ask(self, action: act.Put | act.Amend | act.Remove) -> bool:
         link = self._link(action.node)
         agent = link.agent
         match action:
             case act.Put(wanted=wanted):
                 call = self._fenced(lambda fence: agent.put(wanted, fence))
-                await _learn(link, wanted.uid, Effect.AGENT_PUT, call)
+                return await _learn(link, wanted.uid, Effect.AGENT_PUT, call)
             case act.Amend(uid=uid, change=change):
                 call = self._fenced(lambda fence: agent.amend(uid, change, fence))
-                await _learn(link, uid, Effect.AGENT_AMEND, call)
+                return await _learn(link, uid, Effect.AGENT_AMEND, call)
             case act.Remove(uid=uid):
                 call = self._fenced(lambda fence: agent.remove(uid, fence))
-                await _learn(link, uid, Effect.AGENT_REMOVE, call)
+                return await _learn(link, uid, Effect.AGENT_REMOVE, call)
 
     async def _remove_strays(self, action: act.RemoveStrays) -> None:
         link = self._link(action.node)
@@ -165,11 +167,11 @@ class Applier:
 
 async def _learn(
     link: Link, uid: str, effect: Effect, call: Coroutine[Any, Any, ExecutionObserved]
-) -> None:
+) -> bool:
     """Make the call when the node has a turn for it; its answer is known before the next pass."""
     try:
         async with link.gate:
-            link.learn(await at(effect, call))
+            return link.learn(await at(effect, call))
     except errors.NotFound:
         link.forget(uid)
         raise

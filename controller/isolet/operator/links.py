@@ -105,14 +105,15 @@ class Link:
             return Absent()
         return Unknown(self.problem or f"the agent of node {self.name} was not read yet")
 
-    def learn(self, record: ExecutionObserved) -> None:
-        """Take in an answer or a change, unless a newer one is known."""
+    def learn(self, record: ExecutionObserved) -> bool:
+        """Take in an answer or a change unless a newer one is known; returns whether it was."""
         self._hear()
         known = self.records.get(record.uid)
         if known is not None and known.sequence >= record.sequence:
-            return
+            return False
         self.records[record.uid] = record
         self.changed(record)
+        return True
 
     def forget(self, uid: str) -> None:
         """The agent says that it knows no such uid, or the record is of no more use."""

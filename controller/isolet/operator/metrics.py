@@ -39,7 +39,7 @@ class PassTimes:
         self._seconds.labels(kind, "failed" if failed else "done").observe(seconds)
 
 
-@dataclass
+@dataclass(eq=False)
 class StateCollector(Collector):
     """Reads the live state at each scrape."""
 

@@ -39,6 +39,8 @@ _log = log.get("operator.pass")
 
 Pass = Callable[[Key, Object], Awaitable[Again]]
 
+SOON = 0.01
+
 INPUT_LOOK = 10.0
 """Secrets and ConfigMaps are not watched: an object that waits for one looks this often."""
 
@@ -140,7 +142,7 @@ class Reconciler:
             await publish(self.cluster, self.cache, EXECUTIONS, outcome.obj or obj, plan.status)
         if outcome.failure is not None:
             return Again(failed=True, after=outcome.failure.retry_after)
-        return Again(after=self._delay(plan))
+        return Again(after=SOON if outcome.learned else self._delay(plan))
 
     def _assume(self, uid: str, plan: act.Plan) -> None:
         for action in plan.actions:

@@ -7,7 +7,8 @@ from datetime import datetime
 
 import pydantic
 
-from isolet.api import conditions, meta, reasons
+from isolet.api import conditions as cond
+from isolet.api import meta, reasons
 from isolet.operator.kube import Kind, Object
 
 
@@ -15,7 +16,7 @@ class Status(meta.Model):
     """The part of these kinds' status that is written here."""
 
     observed_generation: meta.Int64 | None = None
-    conditions: conditions.Conditions = ()
+    conditions: cond.Conditions = ()
 
 
 def status_of(kind: Kind, obj: Object, now: datetime) -> Status:
@@ -27,10 +28,10 @@ def status_of(kind: Kind, obj: Object, now: datetime) -> Status:
         stored = Status()
     return Status(
         observed_generation=generation,
-        conditions=conditions.put(
+        conditions=cond.put(
             stored.conditions,
-            conditions.STALLED,
-            conditions.Status.TRUE,
+            cond.STALLED,
+            cond.Status.TRUE,
             reasons.UNSUPPORTED,
             f"this version of Isolet has no controller for {kind.kind} objects yet",
             generation=generation,

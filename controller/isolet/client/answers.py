@@ -53,6 +53,10 @@ def error(status: int, raw: bytes, *, effect: bool) -> errors.IsoletError:
         fault = faults.Fault.model_validate_json(raw)
     except pydantic.ValidationError:
         return _useless(f"status {status} without a fault", effect=effect)
+    return _of_fault(status, fault, effect=effect)
+
+
+def _of_fault(status: int, fault: faults.Fault, *, effect: bool) -> errors.IsoletError:
     if fault.reason == http.INTERNAL_ERROR:
         kind = errors.Unconfirmed if effect else errors.Unavailable
         return kind(fault.message, reason=fault.reason)
@@ -63,14 +67,17 @@ def error(status: int, raw: bytes, *, effect: bool) -> errors.IsoletError:
     return faults.from_http(status, fault)
 
 
-async def changes(response: aiohttp.ClientResponse) -> AsyncGenerator[Change, None]:
+async def changes(
+    response: aiohttp.ClientResponse, *, silence: float
+) -> AsyncGenerator[Change, None]:
     """The changes of a watch stream.
 
     Raises:
         IsoletError: the agent ended the stream with an error, or sent what is no change.
+        TimeoutError: nothing came for `silence` seconds.
     """
     rest = bytearray()
-    async for chunk in response.content.iter_any():
+    while chunk := await _next(response, silence):
         rest += chunk
         *lines, last = rest.split(b"\n")
         rest = bytearray(last)
@@ -78,6 +85,12 @@ async def changes(response: aiohttp.ClientResponse) -> AsyncGenerator[Change, No
             raise _useless("an endless line", effect=False)
         for line in filter(None, lines):
             yield _change(bytes(line))
+
+
+async def _next(response: aiohttp.ClientResponse, silence: float) -> bytes:
+    # aiohttp's own read timeout does not fire once a chunk's frame was broken: it waits for ever.
+    async with asyncio.timeout(silence):
+        return await response.content.readany()
 
 
 def _change(line: bytes) -> Change:
@@ -88,7 +101,7 @@ def _change(line: bytes) -> Change:
             ended = http.WatchFault.model_validate_json(line)
         except pydantic.ValidationError:
             raise _useless("a line that is no change", effect=False) from problem
-    raise faults.from_http(ended.status, ended.fault)
+    raise _of_fault(ended.status, ended.fault, effect=False)
 
 
 def _useless(what: str, *, effect: bool) -> errors.Unavailable:

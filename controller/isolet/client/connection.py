@@ -206,7 +206,7 @@ def _trace() -> aiohttp.TraceConfig:
 def _refused_by_tls(error: BaseException | None) -> bool:
     """Whether the other side refused our certificate, or we its: nothing was done then.
 
-    With TLS 1.3 the client learns of it only after it has sent its request.
+    (With TLS 1.3 a refusal of ours mostly looks like a connection that breaks after the request.)
     """
     while error is not None:
         if isinstance(error, ssl.SSLError):

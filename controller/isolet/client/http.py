@@ -63,6 +63,7 @@ class HTTPAgent:
         self._versions = wire_versions
         self._version = wire_versions[-1]
         self._connection = Connection(endpoint, node=node, files=files, pool=pool)
+        self._greeted = False
 
     async def close(self) -> None:
         """Close all connections."""
@@ -122,7 +123,8 @@ class HTTPAgent:
         async with self._answer(ask) as response:
             if response.status != 200:
                 await answers.read(response, http.MAX_LINE, effect=False)
-            async with aclosing(answers.changes(response)) as changes:
+            silence = self._timeouts.watch_inactivity
+            async with aclosing(answers.changes(response, silence=silence)) as changes:
                 try:
                     async for change in changes:
                         yield change
@@ -168,6 +170,27 @@ class HTTPAgent:
     @asynccontextmanager
     async def _answer(self, ask: Ask) -> AsyncIterator[aiohttp.ClientResponse]:
         """The answer in a version that both sides speak: asks again once if need be."""
+        if ask.effect and not self._greeted:
+            await self._greet()
+        try:
+            async with self._agreed(ask) as response:
+                yield response
+        except errors.Unavailable:
+            self._greeted = False
+            raise
+
+    async def _greet(self) -> None:
+        """Ask for something harmless before the first effect, and before the next after a failure.
+
+        A server that refuses our certificate, or is about to go, cuts the connection only after we
+        have sent: without this every such effect would count as one that may have happened.
+        """
+        async with self._connection.request(self._read(http.HEALTHZ)) as response:
+            await answers.read(response, http.MAX_BODY, effect=False)
+        self._greeted = True
+
+    @asynccontextmanager
+    async def _agreed(self, ask: Ask) -> AsyncIterator[aiohttp.ClientResponse]:
         tried = self._version
         async with self._connection.request(_spoken(ask, tried)) as response:
             if response.status != _UNSUPPORTED or not self._step_from(tried, response):

@@ -10,11 +10,12 @@ from typing import Any
 
 from aiohttp import web
 
-from isolet.base import errors
+from isolet.base import errors, log
 from isolet.wire import faults
 from isolet.wire.agent_api import AgentAPI
-from isolet.wire.http import NDJSON, WatchFault
+from isolet.wire.http import INTERNAL_ERROR, NDJSON, WatchFault
 
+_log = log.get("agent.server")
 _Writer = Callable[[bytes], Awaitable[None]]
 
 
@@ -61,9 +62,11 @@ class Streams:
         try:
             async for change in changes:
                 await self._line(write, change.to_json())
-        except errors.IsoletError as error:
-            status, fault = faults.to_http(error)
-            await self._line(write, WatchFault(status=status, fault=fault).to_json())
+        except ConnectionError:
+            raise
+        except Exception as error:
+            # The head is out, so an error can only be told as the last line.
+            await self._line(write, _last_words(error).to_json())
         finally:
             await _close(changes)
 
@@ -71,6 +74,15 @@ class Streams:
         # A reader that does not read holds a buffer here and a place in the agent: cut it off.
         async with asyncio.timeout(self._write_seconds):
             await write(line + b"\n")
+
+
+def _last_words(error: Exception) -> WatchFault:
+    if isinstance(error, errors.IsoletError):
+        status, fault = faults.to_http(error)
+        return WatchFault(status=status, fault=fault)
+    _log.exception("watch stream failed")
+    fault = faults.Fault(reason=INTERNAL_ERROR, message="internal error; see the agent's log")
+    return WatchFault(status=500, fault=fault)
 
 
 async def _close(changes: Any) -> None:

@@ -144,6 +144,14 @@ def demand(pinned: Pinned | None) -> Amounts:
     )
 
 
+def needs_values(record: Fact[ExecutionObserved]) -> bool:
+    """Whether the spec may still have to be sent, so that Secrets and ConfigMaps must be read."""
+    if not isinstance(record, Known):
+        return True
+    waiting, outcome = record.value.waiting, record.value.outcome
+    return outcome is None and waiting is not None and waiting.reason == reasons.AWAITING_INPUTS
+
+
 def inputs_of(spec: api.ExecutionSpec | None) -> tuple[InputRef, ...]:
     """The Secrets and ConfigMaps to read before a pass, each once, in a fixed order."""
     found = {ref for variable in _env(spec) if (ref := _source(variable)[0]) is not None}

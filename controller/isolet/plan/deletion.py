@@ -12,7 +12,7 @@ from isolet.api.conditions import Status
 from isolet.plan import binding, publishing, status
 from isolet.plan.actions import Action, Flag, Plan, Release, Remove, WriteTombstone
 from isolet.plan.model import Absent, Cause, Known, NodeFacts, Observed, Tombstone, Unknown
-from isolet.plan.standing import can_talk, silence, silence_is_worth_a_word
+from isolet.plan.standing import can_talk, scheduled, silence, silence_is_worth_a_word
 from isolet.plan.status import Mark, Picture
 from isolet.wire.execution import ExecutionObserved
 
@@ -136,8 +136,13 @@ def _blocked(seen: Observed, facts: NodeFacts | None) -> Plan:
 def _picture(seen: Observed, record: ExecutionObserved | None, reason: str, text: str) -> Picture:
     stalled = Mark(Status.TRUE, reason, text)
     progress = Mark(Status.UNKNOWN, reason, text)
-    bound = binding.read(seen.object)
-    return Picture(progress=progress, stalled=stalled, binding=bound, record=record)
+    return Picture(
+        scheduled=scheduled(seen),
+        progress=progress,
+        stalled=stalled,
+        binding=binding.read(seen.object),
+        record=record,
+    )
 
 
 def _release(seen: Observed, *before: Action) -> Plan:

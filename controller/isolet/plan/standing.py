@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 
 from isolet.api import reasons
 from isolet.api.conditions import Status
-from isolet.plan import node, publishing
+from isolet.plan import binding, node, publishing
 from isolet.plan.actions import Action, Flag, Plan
 from isolet.plan.binding import Binding
 from isolet.plan.model import NodeFacts, Observed
@@ -42,6 +42,8 @@ def stop_reason(seen: Observed, facts: NodeFacts) -> str | None:
 
 def scheduled(seen: Observed) -> Mark:
     """The condition of everything that is bound."""
+    if seen.object.node_name is None:
+        return Mark(Status.UNKNOWN, reasons.PENDING, "no node was bound")
     return Mark(Status.TRUE, reasons.BOUND, f"bound to node {seen.object.node_name}")
 
 
@@ -72,9 +74,12 @@ def unreachable(
     record: ExecutionObserved | None = None,
 ) -> Plan:
     """Silence alone proves nothing: what runs there goes on, and nothing is said to have ended."""
+    reason, text = reasons.NODE_UNREACHABLE, silence(seen, facts)
+    if binding.terminated(seen.object):
+        reason, text = reasons.CANCEL_REQUESTED, f"the end is not confirmed: {text}"
     picture = Picture(
         scheduled=scheduled(seen),
-        progress=Mark(Status.UNKNOWN, reasons.NODE_UNREACHABLE, silence(seen, facts)),
+        progress=Mark(Status.UNKNOWN, reason, text),
         reconciling=True,
         binding=bound,
         record=record,

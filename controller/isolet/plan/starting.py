@@ -36,13 +36,13 @@ def absent(seen: Observed, bound: Binding | None, facts: NodeFacts) -> Plan:
     if ran:
         why = f"it ran, and node {facts.name} has no record of it any more"
         return fenced(seen, bound, facts, reasons.CONTAINER_LOST, why)
-    if binding.terminated(seen.object) or stop_reason(seen, facts):
-        return _end_unstarted(seen, bound, facts)
     refused = refusal_of(seen, facts)
     if refused is not None:
         return finish(seen, bound, refused)
     if not can_talk(facts):
         return unreachable(seen, bound, facts)
+    if binding.terminated(seen.object) or stop_reason(seen, facts):
+        return _end_unstarted(seen, bound, facts)
     return start(seen, bound, facts, None)
 
 
@@ -68,8 +68,6 @@ def fenced(seen: Observed, bound: Binding | None, facts: NodeFacts, reason: str,
 
 def _end_unstarted(seen: Observed, bound: Binding, facts: NodeFacts) -> Plan:
     """It is to end and never began. A start may still be on its way, so the agent has to say so."""
-    actions = (Remove(node=facts.name, uid=seen.object.uid),) if can_talk(facts) else ()
-    tried = seen.failure is not None or not actions
     picture = Picture(
         scheduled=scheduled(seen),
         progress=Mark(
@@ -83,8 +81,9 @@ def _end_unstarted(seen: Observed, bound: Binding, facts: NodeFacts) -> Plan:
     return publishing.make(
         seen,
         picture,
-        worth_from=seen.now if tried else None,
-        actions=actions,
+        # The answer to the first attempt is the end; only a failed one is worth a word.
+        worth_from=seen.now if seen.failure is not None else None,
+        actions=(Remove(node=facts.name, uid=seen.object.uid),),
         looks=(seen.now + LOOK,),
     )
 

@@ -237,8 +237,9 @@ def _conditions(object_: ExecutionFacts, picture: Picture, now: datetime) -> tup
     found = object_.status.conditions
     marks = _marks(object_, picture)
     for kind, mark in marks.items():
+        when = _since(kind, picture, now)
         found = cond.put(
-            found, kind, mark.status, mark.reason, mark.message, generation=generation, now=now
+            found, kind, mark.status, mark.reason, mark.message, generation=generation, now=when
         )
     # An outcome is not decided anew for a later generation, but it does hold for it: `kubectl wait`
     # passes over a condition that speaks of an older one.
@@ -250,6 +251,14 @@ def _conditions(object_: ExecutionFacts, picture: Picture, now: datetime) -> tup
         if kind not in marks:
             found = cond.drop(found, kind)
     return _ordered(found)
+
+
+def _since(kind: str, picture: Picture, now: datetime) -> datetime:
+    """A binding is written down with its time, mostly before there is a status."""
+    bound = picture.scheduled is not None and picture.scheduled.status is Status.TRUE
+    if kind == cond.SCHEDULED and bound and picture.binding is not None:
+        return min(picture.binding.bound_at, now)
+    return now
 
 
 def _marks(object_: ExecutionFacts, picture: Picture) -> dict[str, Mark]:

@@ -1,0 +1,423 @@
+"""A tiny world for the laws: one Execution, some agents, an API server, and what happens to them.
+
+It performs what plans ask for, as the operator's shell does: in order, up to the first failure. A
+call can be made to fail before it has an effect, or after. It counts what must never happen twice.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from isolet.api import meta
+from isolet.base import errors
+from isolet.plan import actions as act
+from isolet.plan import binding, execution, reasons
+from isolet.plan.actions import Plan
+from isolet.plan.model import (
+    Absent,
+    Failure,
+    Input,
+    InputRef,
+    Known,
+    NodeFacts,
+    Observed,
+    Tombstone,
+    Unknown,
+    failure_of,
+    read_execution,
+)
+from isolet.wire.execution import (
+    Amendment,
+    ExecutionObserved,
+    ExecutionWanted,
+    Outcome,
+    State,
+    Step,
+    Waiting,
+)
+from tests.unit.plan.operator import worlds
+from tests.unit.plan.operator.worlds import UID, merge
+
+
+@dataclass
+class Sandbox:
+    """An agent's record, and whether a container of it lives."""
+
+    generation: int
+    deadline: int
+    session: bool
+    state: State = State.RUNNING
+    stop_reason: str | None = None
+    values: bool = True
+    step: Step = Step.RECORDED
+    live: bool = False
+    removing: bool = False
+    nothing_left: bool = False
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+    outcome: Outcome | None = None
+    sequence: int = 0
+
+
+@dataclass
+class Agent:
+    """A node's agent and its engine."""
+
+    name: str
+    clock: Callable[[], datetime]
+    epoch: str = "e1"
+    boot: str = "b1"
+    reachable: bool = True
+    engine_up: bool = True
+    runs_for: float = 3.0
+    box: Sandbox | None = None
+    buried: bool = False
+    starts: int = 0
+    sequence: int = 0
+
+    def put(self, wanted: ExecutionWanted) -> ExecutionObserved | None:
+        if self.buried:
+            raise errors.Conflict("has ended here before", reason="AlreadyEnded")
+        if self.box is None:
+            self.box = Sandbox(wanted.generation, 0, session=not wanted.spec.command)
+        self.box.values = True
+        self._amend(wanted.generation, wanted.active_deadline_seconds, wanted.state, None)
+        return self.observed()
+
+    def amend(self, change: Amendment) -> ExecutionObserved | None:
+        if self.box is None:
+            raise errors.NotFound("no such Execution")
+        self._amend(
+            change.generation, change.active_deadline_seconds, change.state, change.stop_reason
+        )
+        return self.observed()
+
+    def _amend(self, generation: int, deadline: int, state: State, why: str | None) -> None:
+        box = self.box
+        assert box is not None
+        box.generation, box.deadline = max(box.generation, generation), deadline
+        if box.state is not State.TERMINATED:
+            box.state, box.stop_reason = state, why
+        self._changed()
+
+    def remove(self) -> ExecutionObserved | None:
+        if self.box is None:
+            self.buried = True
+        else:
+            self.box.removing = True
+        self._changed()
+        return self.observed()
+
+    def _changed(self) -> None:
+        self.sequence += 1
+        if self.box is not None:
+            self.box.sequence = self.sequence
+
+    def tick(self) -> bool:
+        """One step of the agent's own work; whether anything changed."""
+        box, now = self.box, self.clock()
+        if box is None or not self.engine_up:
+            return False
+        before = replace(box)
+        if box.outcome is None:
+            self._advance(box, now)
+        elif box.removing:
+            box.step, box.nothing_left = Step.DISPOSED, True
+            self.box, self.buried = None, True
+        if self.box != before:
+            self._changed()
+            return True
+        return False
+
+    def _advance(self, box: Sandbox, now: datetime) -> None:
+        if box.removing or box.state is State.TERMINATED:
+            return self._end(box, self._asked(box))
+        if box.step is Step.RECORDED:
+            if box.values:
+                box.step, box.live, box.started_at = Step.RUNNING, True, now
+                self.starts += 1
+            return None
+        assert box.started_at is not None
+        ran = (now - box.started_at).total_seconds()
+        if ran >= box.deadline:
+            why = Outcome(succeeded=False, reason="DeadlineExceeded", message="ran too long")
+            return self._end(box, why)
+        if not box.session and ran >= self.runs_for:
+            return self._end(box, worlds.SUCCEEDED)
+        return None
+
+    def _asked(self, box: Sandbox) -> Outcome:
+        if box.stop_reason == reasons.DRAINED:
+            return Outcome(succeeded=False, reason="Drained", message="drained")
+        if box.session:
+            return Outcome(succeeded=True, reason="Terminated", message="terminated as asked")
+        return Outcome(succeeded=False, reason="Cancelled", message="cancelled before its end")
+
+    def _end(self, box: Sandbox, outcome: Outcome) -> None:
+        box.live, box.step, box.outcome, box.ended_at = False, Step.ENDED, outcome, self.clock()
+
+    def next_event(self) -> datetime | None:
+        box = self.box
+        if box is None or box.started_at is None or box.outcome is not None:
+            return None
+        seconds = box.deadline if box.session else min(box.deadline, self.runs_for)
+        return box.started_at + timedelta(seconds=seconds)
+
+    def restart(self) -> None:
+        """The agent process dies and comes back: what it held in memory is gone."""
+        if self.box is not None:
+            self.box.values = False
+            self._changed()
+
+    def lose_everything(self) -> None:
+        """The node comes back empty, after a boot."""
+        self.epoch, self.boot = self.epoch + "x", self.boot + "x"
+        self.box, self.buried, self.sequence = None, False, 0
+
+    def observed(self) -> ExecutionObserved | None:
+        box = self.box
+        if box is None and not self.buried:
+            return None
+        base = {"uid": UID, "namespace": "team", "name": "hello", "spec_digest": "d"}
+        if box is None:
+            return ExecutionObserved(
+                **base, sequence=self.sequence, step=Step.DISPOSED, removing=True, nothing_left=True
+            )
+        waits = box.step is Step.RECORDED and not box.values and box.outcome is None
+        ends = box.started_at and box.started_at + timedelta(seconds=box.deadline)
+        return ExecutionObserved(
+            **base,
+            sequence=box.sequence,
+            generation=box.generation,
+            step=box.step,
+            removing=box.removing,
+            outcome=box.outcome,
+            waiting=Waiting(reason=reasons.AWAITING_INPUTS, message="send it") if waits else None,
+            image_id=worlds.IMAGE_ID,
+            started_at=box.started_at,
+            deadline_at=ends,
+            ended_at=box.ended_at,
+            nothing_left=box.nothing_left,
+        )
+
+
+@dataclass
+class World:
+    """Everything there is."""
+
+    now: datetime = worlds.NOW
+    object: dict[str, Any] | None = field(default_factory=worlds.execution_object)
+    classes: tuple[Any, ...] = field(default_factory=lambda: (worlds.a_class(),))
+    inputs: dict[InputRef, Input] = field(default_factory=dict)
+    agents: dict[str, Agent] = field(default_factory=dict)
+    nodes: dict[str, dict[str, Any]] = field(default_factory=dict)
+    leader_since: datetime = worlds.LEADER_SINCE
+    views: dict[str, tuple[str, ExecutionObserved | None]] = field(default_factory=dict)
+    """What the operator last read of each agent: its epoch and record."""
+    failure: Failure | None = None
+    tombstones: dict[tuple[str, str], Tombstone] = field(default_factory=dict)
+    events: dict[str, act.Emit] = field(default_factory=dict)
+    writes: Counter[str] = field(default_factory=Counter)
+    calls: list[act.Action] = field(default_factory=list)
+    """Every action that was tried."""
+    breaks: Callable[[int, act.Action], str | None] = lambda number, action: None
+    """Says whether a call fails: "before" its effect, "after" it, or not."""
+
+    def add_node(self, name: str, **changes: Any) -> Agent:
+        self.nodes[name] = changes
+        self.agents[name] = Agent(name, lambda: self.now)
+        return self.agents[name]
+
+    # What the operator sees.
+
+    def observe(self) -> Observed:
+        assert self.object is not None
+        facts = read_execution(self.object)
+        refs = binding.inputs_of(facts.spec)
+        return Observed(
+            object=facts,
+            namespace_labels=Known({}),
+            classes=Known(self.classes),
+            inputs={
+                ref: Known(self.inputs[ref]) if ref in self.inputs else Absent() for ref in refs
+            },
+            nodes=tuple(self._facts(name) for name in self.nodes),
+            nodes_complete=True,
+            leader_since=self.leader_since,
+            installation="isolet",
+            failure=self.failure,
+            now=self.now,
+        )
+
+    def _facts(self, name: str) -> NodeFacts:
+        agent = self.agents[name]
+        if agent.reachable:
+            self.views[name] = (agent.epoch, agent.observed())
+        view = self.views.get(name)
+        known = None if view is None else view[1]
+        return NodeFacts(
+            object=worlds.a_node_object(name, **self.nodes[name]),
+            report=worlds.a_report(name, epoch=view[0], boot_id=agent.boot) if view else None,
+            reachable=agent.reachable,
+            synced=view is not None,
+            record=Unknown() if view is None else Known(known) if known else Absent(),
+        )
+
+    def new_leader(self) -> None:
+        """The operator restarts: it remembers nothing."""
+        self.leader_since, self.failure, self.views = self.now, None, {}
+
+    # One pass.
+
+    def work(self, plan: Plan | None = None) -> Plan | None:
+        """Make a plan, or take one that was just made, and do what it says."""
+        if self.object is None:
+            return None
+        plan = plan or execution.plan(self.observe())
+        self.failure = self._apply(plan)
+        if plan.write_status and self.object is not None:
+            self.object["status"] = plan.status.to_object()
+            self._wrote("status")
+        return plan
+
+    def _apply(self, plan: Plan) -> Failure | None:
+        for action in plan.actions:
+            broken = self.breaks(len(self.calls), action)
+            self.calls.append(action)
+            try:
+                if broken == "before":
+                    raise errors.Unavailable("not now")
+                self._do(action)
+                if broken == "after":
+                    raise errors.Unconfirmed("no answer came")
+            except errors.IsoletError as error:
+                if isinstance(action, act.Emit):
+                    continue
+                return failure_of(action, error)
+        return None
+
+    def _do(self, action: act.Action) -> None:
+        match action:
+            case act.Bind():
+                self._bind(action)
+            case act.Put(node=name):
+                self._agent(name).put(action.wanted)
+            case act.Amend(node=name):
+                self._agent(name).amend(action.change)
+            case act.Remove(node=name):
+                self._agent(name).remove()
+            case act.Release():
+                self._release(action)
+            case act.DeleteObject():
+                self._check(action.object)
+                self.delete()
+            case act.WriteTombstone(tombstone=stone):
+                self.tombstones.setdefault((stone.node, stone.uid), stone)
+            case act.Emit():
+                if action.key not in self.events:
+                    self._wrote("event", bump=False)
+                self.events[action.key] = action
+            case _:
+                raise AssertionError(f"not an Execution's action: {action}")
+
+    def _agent(self, name: str) -> Agent:
+        agent = self.agents[name]
+        if not agent.reachable:
+            raise errors.Unavailable("no connection")
+        return agent
+
+    def _check(self, ref: Any) -> dict[str, Any]:
+        assert self.object is not None
+        if ref.resource_version != self.object["metadata"]["resourceVersion"]:
+            raise errors.Conflict("the object has been modified")
+        return self.object
+
+    def _bind(self, action: act.Bind) -> None:
+        obj = self._check(action.object)
+        changed = obj["spec"].get("nodeName") != action.node
+        assert changed is False or "nodeName" not in obj["spec"], "bound to another node"
+        self.object = merge(
+            obj,
+            {
+                "metadata": {
+                    "finalizers": list(action.finalizers),
+                    "annotations": {binding.ANNOTATION: action.annotation},
+                },
+                "spec": {"nodeName": action.node},
+            },
+        )
+        self._wrote("bind", generation=changed)
+
+    def _release(self, action: act.Release) -> None:
+        obj = self._check(action.object)
+        obj["metadata"]["finalizers"] = list(action.finalizers)
+        self._wrote("release")
+        if obj["metadata"].get("deletionTimestamp") and not action.finalizers:
+            self.object = None
+
+    def _wrote(self, what: str, *, generation: bool = False, bump: bool = True) -> None:
+        self.writes[what] += 1
+        if self.object is None or not bump:
+            return
+        metadata = self.object["metadata"]
+        metadata["resourceVersion"] = str(int(metadata["resourceVersion"]) + 1)
+        metadata["generation"] += 1 if generation else 0
+
+    # What users do.
+
+    def edit(self, **changes: Any) -> None:
+        assert self.object is not None
+        self.object = merge(self.object, {"spec": changes})
+        metadata = self.object["metadata"]
+        metadata["generation"] += 1
+        metadata["resourceVersion"] = str(int(metadata["resourceVersion"]) + 1)
+
+    def delete(self) -> None:
+        assert self.object is not None
+        metadata = self.object["metadata"]
+        if not metadata.get("finalizers"):
+            self.object = None
+        elif not metadata.get("deletionTimestamp"):
+            metadata["deletionTimestamp"] = meta.format_time(self.now)
+            metadata["generation"] += 1
+            metadata["resourceVersion"] = str(int(metadata["resourceVersion"]) + 1)
+
+    # Time.
+
+    def tick(self) -> bool:
+        return any([agent.tick() for agent in self.agents.values()])
+
+    def advance(self, plan: Plan | None) -> bool:
+        """To the next moment at which anything could happen; False: there is none."""
+        times = [agent.next_event() for agent in self.agents.values()]
+        times.append(plan.look_again_at if plan else None)
+        coming = [t for t in times if t is not None and t > self.now]
+        if coming:
+            self.now = min(coming)
+        return bool(coming)
+
+    def settle(self, most: int = 80) -> int:
+        """Run on until nothing changes any more; how many passes that took."""
+        still = 0
+        for number in range(most):
+            plan = self.work()
+            worked = self.tick()
+            quiet = plan is None or not (plan.actions or plan.write_status)
+            if quiet and not worked:
+                still += 1
+                # Two looks in a row, across every patience there is, and nothing came of them.
+                if still > 3 or not self.advance(plan):
+                    return number
+            else:
+                still = 0
+        raise AssertionError(f"no rest after {most} passes: {self.calls[-5:]}")
+
+    @property
+    def live(self) -> int:
+        return sum(1 for agent in self.agents.values() if agent.box and agent.box.live)
+
+    @property
+    def starts(self) -> int:
+        return sum(agent.starts for agent in self.agents.values())

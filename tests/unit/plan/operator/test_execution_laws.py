@@ -1,0 +1,379 @@
+"""What must hold in any world: seeded worlds, each with its own troubles, and laws over all."""
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from isolet.api import conditions as cond
+from isolet.api import meta, reasons
+from isolet.api.conditions import Status
+from isolet.plan import actions as act
+from isolet.plan import execution
+from isolet.plan.actions import Plan
+from isolet.plan.model import Cause, Input, InputRef, Observed
+from tests.unit.plan.operator import worlds
+from tests.unit.plan.operator.simulation import Agent, World
+
+SEEDS = range(300)
+STEPS = 14
+OPEN = worlds.a_class(env={"allowSecretRefs": True})
+STRICT = worlds.a_class()
+OTHER = worlds.a_class(images={"allowed": [worlds.TAG], "resolveTags": True})
+SECRET = InputRef("Secret", "keys")
+
+
+def a_world(rng: random.Random) -> World:
+    """A pending object in some cluster."""
+    spec: dict[str, object] = {}
+    if rng.random() < 0.4:
+        spec["command"] = None
+    if rng.random() < 0.3:
+        spec["env"] = [{"name": "KEY", "valueFrom": {"secretKeyRef": {"name": "keys", "key": "k"}}}]
+    if rng.random() < 0.2:
+        spec["ttlSecondsAfterFinished"] = rng.choice([0, 30])
+    if rng.random() < 0.1:
+        spec["activeDeadlineSeconds"] = rng.choice([2, 99_999])
+    if rng.random() < 0.2:
+        spec["schedulingDeadlineSeconds"] = 120
+    world = World(object=worlds.execution_object(spec=spec))
+    world.classes = (STRICT if rng.random() < 0.1 else OPEN,)
+    if rng.random() < 0.9:
+        world.inputs[SECRET] = Input(uid="s", resource_version="1", data={"k": b"v"})
+    for name in ("n1", "n2", "n3")[: rng.randint(1, 3)]:
+        agent = world.add_node(name)
+        agent.runs_for = rng.choice([0.2, 3.0, 40.0])
+    return world
+
+
+def _terminate(world: World, _rng: random.Random, _agent: Agent) -> None:
+    world.edit(desiredState="Terminated")
+
+
+def _delete(world: World, _rng: random.Random, _agent: Agent) -> None:
+    world.delete()
+
+
+def _cut_or_mend(_world: World, _rng: random.Random, agent: Agent) -> None:
+    agent.reachable = not agent.reachable
+
+
+def _restart_agent(_world: World, _rng: random.Random, agent: Agent) -> None:
+    agent.restart()
+
+
+def _wipe_node(_world: World, rng: random.Random, agent: Agent) -> None:
+    if rng.random() < 0.4:
+        agent.lose_everything()
+
+
+def _new_leader(world: World, _rng: random.Random, _agent: Agent) -> None:
+    world.new_leader()
+
+
+def _change_secret(world: World, _rng: random.Random, _agent: Agent) -> None:
+    old = world.inputs.get(SECRET)
+    if old is not None:
+        world.inputs[SECRET] = replace(
+            old, resource_version=old.resource_version + "1", data={"k": b"other"}
+        )
+
+
+def _drop_secret(world: World, _rng: random.Random, _agent: Agent) -> None:
+    world.inputs.clear()
+
+
+def _change_class(world: World, rng: random.Random, _agent: Agent) -> None:
+    world.classes = rng.choice([(), (OTHER,)])
+
+
+def _change_node(world: World, rng: random.Random, agent: Agent) -> None:
+    drain = {
+        "spec": {"drain": {"onDeadline": "Terminate", "deadlineSeconds": 5}},
+        "status": {"drain": {"startTime": meta.format_time(world.now)}},
+    }
+    world.nodes[agent.name] = rng.choice([{}, {"spec": {"unschedulable": True}}, drain])
+
+
+def _hang_engine(_world: World, _rng: random.Random, agent: Agent) -> None:
+    agent.engine_up = not agent.engine_up
+
+
+def _change_deadline(world: World, rng: random.Random, _agent: Agent) -> None:
+    world.edit(activeDeadlineSeconds=rng.choice([1, 900, 5000]))
+
+
+TROUBLES = (
+    _terminate,
+    _delete,
+    _cut_or_mend,
+    _cut_or_mend,
+    _restart_agent,
+    _wipe_node,
+    _new_leader,
+    _new_leader,
+    _change_secret,
+    _drop_secret,
+    _change_class,
+    _change_node,
+    _hang_engine,
+    _change_deadline,
+)
+
+
+def trouble(world: World, rng: random.Random) -> None:
+    """Something happens to the world."""
+    if world.object is not None:
+        rng.choice(TROUBLES)(world, rng, rng.choice(list(world.agents.values())))
+
+
+def breaking(rng: random.Random) -> str | None:
+    return rng.choice(["before", "after"]) if rng.random() < 0.15 else None
+
+
+class Watcher:
+    """Holds the laws against every plan that is made."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.outcome: tuple[str, str] | None = None
+
+    def look(self) -> Plan | None:
+        if self.world.object is None:
+            return None
+        seen = self.world.observe()
+        plan = execution.plan(seen)
+        self.is_repeatable(seen, plan)
+        self.looks_later(seen, plan)
+        self.status_is_total(seen, plan)
+        self.deletion_wins(seen, plan)
+        self.outcome_stands(plan)
+        self.spec_goes_only_where_it_may(seen, plan)
+        return plan
+
+    def is_repeatable(self, seen: Observed, plan: Plan) -> None:
+        shuffled = replace(seen, nodes=tuple(reversed(seen.nodes)))
+        assert execution.plan(shuffled) == plan
+
+    def looks_later(self, seen: Observed, plan: Plan) -> None:
+        assert plan.look_again_at is None or plan.look_again_at > seen.now
+        if plan.actions or plan.write_status:
+            return
+        until = plan.look_again_at or worlds.after(1e6)
+        between = execution.plan(replace(seen, now=seen.now + (until - seen.now) / 2))
+        assert between.actions == ()
+        assert not between.write_status
+
+    def status_is_total(self, seen: Observed, plan: Plan) -> None:
+        found = {c.type: c for c in plan.status.conditions}
+        if meta.FINALIZER not in seen.object.metadata.finalizers and seen.object.deleting:
+            return  # not ours to speak of
+        if plan.write_status:
+            session = seen.object.spec is not None and seen.object.spec.command is None
+            wanted = {cond.SCHEDULED, cond.FINISHED, cond.SUCCEEDED} | (
+                {cond.READY} if session else set()
+            )
+            assert wanted <= found.keys() <= wanted | {cond.RECONCILING, cond.STALLED}
+        for condition in plan.status.conditions:
+            assert condition.reason in reasons.REASONS, condition
+            assert condition.observed_generation == seen.object.metadata.generation
+        assert plan.status.observed_generation == seen.object.metadata.generation
+        for kind in (cond.RECONCILING, cond.STALLED):
+            assert kind not in found or found[kind].status is Status.TRUE
+        if cond.is_decided(plan.status.conditions, cond.SUCCEEDED):
+            assert found[cond.FINISHED].status is Status.TRUE
+            assert cond.RECONCILING not in found
+            assert plan.status.completion_time is not None
+        if plan.write_status:
+            again = type(plan.status).model_validate(plan.status.to_object())
+            assert again == plan.status, "what is written is what is read back"
+
+    def deletion_wins(self, seen: Observed, plan: Plan) -> None:
+        if seen.object.deleting:
+            for action in plan.actions:
+                assert not isinstance(action, act.Bind | act.Put | act.Amend | act.DeleteObject)
+        else:
+            assert not any(isinstance(a, act.Release) for a in plan.actions)
+
+    def outcome_stands(self, plan: Plan) -> None:
+        outcome = cond.get(plan.status.conditions, cond.SUCCEEDED)
+        if self.outcome is not None:
+            assert outcome is not None
+            assert (outcome.status, outcome.reason) == self.outcome
+        written = self.world.object and self.world.object.get("status", {}).get("conditions", ())
+        if written and cond.is_decided(plan.status.conditions, cond.SUCCEEDED):
+            stored = {c["type"]: c for c in written}
+            if stored.get("Succeeded", {}).get("status") in ("True", "False"):
+                assert outcome is not None
+                self.outcome = (outcome.status, outcome.reason)
+
+    def spec_goes_only_where_it_may(self, seen: Observed, plan: Plan) -> None:
+        for place, action in enumerate(plan.actions):
+            if not isinstance(action, act.Put):
+                continue
+            bound = seen.object.node_name == action.node
+            assert bound or isinstance(plan.actions[place - 1], act.Bind)
+            assert meta.FINALIZER in seen.object.metadata.finalizers or not bound
+
+    def no_doubles(self) -> None:
+        assert self.world.starts <= 1
+        assert self.world.live <= 1
+        specs = [call.wanted.spec for call in self.world.calls if isinstance(call, act.Put)]
+        assert all(spec == specs[0] for spec in specs), "a repeat is the same to the last byte"
+
+
+def run(seed: int) -> tuple[World, Watcher]:
+    rng = random.Random(seed)
+    world = a_world(rng)
+    world.breaks = lambda number, action: breaking(rng)
+    watcher = Watcher(world)
+    for _ in range(STEPS):
+        if rng.random() < 0.35:
+            trouble(world, rng)
+        plan = world.work(watcher.look())
+        if rng.random() < 0.8:
+            world.tick()
+        watcher.no_doubles()
+        if rng.random() < 0.4:
+            world.advance(plan)
+    return world, watcher
+
+
+def calm(world: World) -> None:
+    """The troubles end: what is there can be reached."""
+    world.breaks = lambda number, action: None
+    for agent in world.agents.values():
+        agent.reachable = agent.engine_up = True
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_any_world_comes_to_rest_and_nothing_happened_twice(seed: int) -> None:
+    world, watcher = run(seed)
+    calm(world)
+    world.settle()
+    watcher.look()
+    watcher.no_doubles()
+    if world.object is not None and world.object["metadata"].get("deletionTimestamp"):
+        raise AssertionError("it is still there though every agent can be asked")
+    if world.object is None:
+        stones = {stone.cause for stone in world.tombstones.values()}
+        assert world.live == 0 or stones <= {Cause.NODE_REPLACED}
+        return
+    status = world.observe().object.status
+    if cond.is_decided(status.conditions, cond.SUCCEEDED):
+        assert world.live == 0, "what has ended does not run"
+    elif world.live:
+        assert cond.status_of(status.conditions, cond.SCHEDULED) is Status.TRUE
+
+
+@pytest.mark.parametrize("seed", SEEDS[:40])
+def test_a_deleted_object_goes_from_any_world(seed: int) -> None:
+    world, watcher = run(seed)
+    calm(world)
+    if world.object is not None:
+        world.delete()
+    world.settle()
+    watcher.no_doubles()
+    assert world.object is None
+    assert world.live == 0
+
+
+def scenario(name: str) -> World:
+    world = World()
+    world.add_node("n1")
+    match name:
+        case "a command runs and is deleted":
+            pass
+        case "a session is terminated":
+            world.object = worlds.execution_object(spec={"command": None})
+        case "a command with values from a Secret":
+            env = [{"name": "A", "valueFrom": {"secretKeyRef": {"name": "keys", "key": "k"}}}]
+            world.object = worlds.execution_object(spec={"env": env})
+            world.classes = (OPEN,)
+            world.inputs[SECRET] = Input(uid="s", resource_version="1", data={"k": b"v"})
+        case "three nodes":
+            world.add_node("n2")
+            world.add_node("n3")
+    return world
+
+
+SCENARIOS = (
+    "a command runs and is deleted",
+    "a session is terminated",
+    "a command with values from a Secret",
+    "three nodes",
+)
+
+
+def live_out(world: World) -> list[str]:
+    """A whole life; returns what the status said at its end."""
+    world.settle()
+    if world.object is not None and world.object["spec"].get("command") is None:
+        world.edit(desiredState="Terminated")
+        world.settle()
+    told = world.observe().object.status
+    outcome = cond.get(told.conditions, cond.SUCCEEDED)
+    assert outcome is not None
+    world.delete()
+    world.settle()
+    return [outcome.status, outcome.reason]
+
+
+@pytest.mark.parametrize("how", ["before", "after"])
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_any_one_call_may_fail(name: str, how: str) -> None:
+    whole = scenario(name)
+    wanted = live_out(whole)
+    for broken in range(len(whole.calls)):
+        world = scenario(name)
+        world.breaks = lambda number, action, at=broken: how if number == at else None
+        assert live_out(world) == wanted
+        assert world.object is None
+        assert (world.starts, world.live) == (1, 0)
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_a_whole_life_takes_four_writes(name: str) -> None:
+    world = scenario(name)
+    live_out(world)
+    assert world.writes == {"bind": 1, "status": 2, "release": 1}
+    assert not world.events
+
+
+def test_a_short_command_takes_three() -> None:
+    world = scenario("three nodes")
+    for agent in world.agents.values():
+        agent.runs_for = 0.5
+    live_out(world)
+    assert world.writes == {"bind": 1, "status": 1, "release": 1}
+
+
+@pytest.mark.parametrize("moment", range(1, 8))
+def test_an_older_state_of_etcd_runs_nothing_twice(moment: int) -> None:
+    world = scenario("three nodes")
+    first = dict(world.object or {})
+    for _ in range(moment):
+        plan = world.work()
+        world.tick()
+        world.advance(plan)
+    world.object = worlds.merge(first, {"metadata": {"resourceVersion": "11"}})
+    world.new_leader()
+    world.agents["n1"].reachable = False
+    world.settle()
+    calm(world)
+    world.settle()
+    assert (world.starts, world.live) == (1, 0)
+
+
+def test_nothing_is_bound_while_an_agent_that_may_have_it_is_silent() -> None:
+    world = scenario("three nodes")
+    world.new_leader()
+    world.agents["n2"].reachable = False
+    world.settle()
+    assert world.object is not None
+    assert "nodeName" not in world.object["spec"]
+    (event,) = world.events.values()
+    assert "it may already run on n2" in event.message
+    world.nodes["n2"] = {"spec": {"outOfService": {"reason": "unplugged"}}}
+    world.settle()
+    assert world.starts == 1

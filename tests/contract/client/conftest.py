@@ -45,7 +45,7 @@ def short_folder() -> Iterator[Path]:
 
 @pytest.fixture
 async def served(short_folder: Path, certificates: Path) -> AsyncIterator[Served]:
-    agent = MemoryAgent(name=NODE)
+    agent = MemoryAgent(name=NODE, bookmark_seconds=0.05)
     server = AgentServer(agent, limits=LIMITS)
     socket = short_folder / "agent.sock"
     await server.listen_unix(socket)

@@ -17,11 +17,11 @@ NODE = "node-1"
 LIMITS = Limits(
     connections=24,
     streams=3,
-    idle_seconds=0.6,
-    handshake_seconds=0.6,
-    stream_write_seconds=0.6,
+    idle_seconds=0.4,
+    handshake_seconds=0.4,
+    stream_write_seconds=0.4,
     shutdown_seconds=0.5,
-    pace=BodyPace(grace_seconds=0.6),
+    pace=BodyPace(grace_seconds=0.4),
 )
 TIMEOUTS = Timeouts(connect=2, read=5, write=5, output=5, exec_grace=5, watch_inactivity=1.5)
 

@@ -21,7 +21,7 @@ from tests.contract.client import wire
 from tests.contract.client.harness import LIMITS, TIMEOUTS, Served, wanted
 from tests.contract.client.memory import MemoryAgent
 
-SHORT = Timeouts(connect=0.5, read=0.5, write=0.5, output=0.5, exec_grace=0.1, watch_inactivity=0.5)
+SHORT = Timeouts(connect=0.3, read=0.3, write=0.3, output=0.3, exec_grace=0.1, watch_inactivity=0.3)
 
 
 async def test_more_watchers_than_allowed_are_told_so(served: Served) -> None:
@@ -42,7 +42,7 @@ async def test_a_watcher_that_has_gone_leaves_its_place(served: Served) -> None:
     for _ in range(8):
         async with aclosing(client.watch(0)) as changes:
             await anext(changes)
-        await asyncio.sleep(0.25)  # Noticed with the next bookmark.
+        await asyncio.sleep(0.1)  # Noticed with the next bookmark.
     await client.close()
 
 
@@ -54,7 +54,7 @@ async def test_a_reader_that_does_not_read_is_cut_off(served: Served) -> None:
     writer.write(wire.request("GET", http.WATCH))
     for number in range(3000):
         await served.agent.put(wanted(f"uid-{number}", name="n" * 200), None)
-    await asyncio.sleep(1.5)
+    await asyncio.sleep(0.8)
     text = (await wire.send(served, wire.request("GET", http.METRICS))).body
     assert b"isolet_agent_watch_streams 0.0" in text
     await wire.hang_up(writer)

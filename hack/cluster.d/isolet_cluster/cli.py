@@ -28,9 +28,9 @@ from pathlib import Path
 
 from . import leftovers
 from .errors import ClusterError, say
-from .layout import HACK, Layout, Node, State
+from .layout import HACK, Layout, State
 from .parts import Part, Parts
-from .processes import Process, arguments
+from .processes import Process
 
 TOOLS_KUBE = ["etcd", "kube-apiserver", "kube-controller-manager", "kubectl", "openssl"]
 TOOLS_NODE = [
@@ -68,7 +68,7 @@ def tools_folder(names: list[str]) -> Path:
 
 def up(layout: Layout, arguments: argparse.Namespace) -> None:
     require_machine()
-    external = os.environ.get("ISOLET_KUBECONFIG", "")
+    external = os.environ.get("ISOLET_KUBECONFIG", "") or remembered_kubeconfig(layout)
     own_kube = not arguments.no_kube and not external
     tools = tools_folder(tools_for("own" if own_kube else "external" if external else "none"))
     started = time.monotonic()
@@ -87,6 +87,12 @@ def up(layout: Layout, arguments: argparse.Namespace) -> None:
         make_images(layout)
     say(f"cluster {layout.name} is up after {time.monotonic() - started:.1f} s")
     say(f'eval "$(hack/cluster env --name {layout.name})"')
+
+
+def remembered_kubeconfig(layout: Layout) -> str:
+    """Your own cluster, once named, stays the one until `down`."""
+    state = State.load(layout)
+    return state.external_kubeconfig if state and not state.ending else ""
 
 
 def require_machine() -> None:
@@ -127,6 +133,7 @@ def choose(
 
 def recover(layout: Layout, parts: Parts) -> None:
     """Puts right what a kill left: for a node with nothing alive, as after a reboot."""
+    leftovers.let_go_on(layout)
     if not any(parts.process(part) for part in parts.all()) and not any(
         leftovers.live_shims(node) for node in layout.nodes_on_disk()
     ):
@@ -142,32 +149,8 @@ def recover(layout: Layout, parts: Parts) -> None:
     for node, part in zip(layout.nodes(parts.state.nodes), parts.nodes(), strict=True):
         if parts.process(part):
             continue
-        forget_stale_pid_files(node)
-        if not leftovers.live_shims(node) and not containerd_of(node):
+        if not leftovers.live_shims(node) and not leftovers.containerd_of(node):
             leftovers.like_a_reboot(node, layout)
-
-
-def containerd_of(node: Node) -> Process | None:
-    """The containerd that a node's daemon has started, if it lives."""
-    try:
-        pid = int(node.containerd_pid_file.read_text())
-    except (OSError, ValueError):
-        return None
-    argv = arguments(pid)
-    if (
-        argv
-        and os.path.basename(argv[0]) == "containerd"
-        and leftovers.names_folder(argv, node.run)
-    ):
-        return Process.now(pid)
-    return None
-
-
-def forget_stale_pid_files(node: Node) -> None:
-    """dockerd trusts them when any process at all has that number now."""
-    node.pid_file.unlink(missing_ok=True)
-    if not containerd_of(node):
-        node.containerd_pid_file.unlink(missing_ok=True)
 
 
 def begin_all(parts: Parts) -> None:
@@ -303,7 +286,7 @@ def target(layout: Layout, parts: Parts, name: str) -> Process | None:
     if name.startswith("containerd-"):
         part = parts.named(name.replace("containerd-", "dockerd-"))
         node = next(node for node in layout.nodes(parts.state.nodes) if node.part == part.name)
-        return containerd_of(node)
+        return leftovers.containerd_of(node)
     return parts.process(parts.named(name))
 
 
@@ -343,9 +326,6 @@ def restart(layout: Layout, arguments: argparse.Namespace) -> None:
         process = parts.process(part)
         if process and not process.kill():
             raise ClusterError(f"{part.name}: pid {process.pid} does not die of SIGKILL")
-        for node in layout.nodes(state.nodes):
-            if node.part == part.name:
-                forget_stale_pid_files(node)
         if parts.begin(part):
             parts.await_ready(part)
 

@@ -8,14 +8,15 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from .errors import ClusterError
+from .errors import ClusterError, say
 from .layout import Layout, Node
-from .processes import Process, all_pids, arguments, mark_of, parent_of, program_of
+from .processes import Process, all_pids, arguments, mark_of, parent_of, program_of, stopped
 
 # Programs that name our folder among their arguments because they belong to us. A pager or an
 # editor that shows one of our files must not be taken for one of them.
@@ -81,6 +82,34 @@ def live_shims(node: Node) -> dict[int, str]:
         ):
             found[pid] = argv[argv.index("-id") + 1] if "-id" in argv[:-1] else ""
     return found
+
+
+def containerd_of(node: Node) -> Process | None:
+    """The containerd that a node's daemon has started, if it lives."""
+    try:
+        pid = int(node.containerd_pid_file.read_text())
+    except (OSError, ValueError):
+        return None
+    argv = arguments(pid)
+    if argv and os.path.basename(argv[0]) == "containerd" and names_folder(argv, node.run):
+        return Process.now(pid)
+    return None
+
+
+def forget_stale_pid_files(node: Node) -> None:
+    """dockerd trusts them when any process at all has that number now."""
+    node.pid_file.unlink(missing_ok=True)
+    if not containerd_of(node):
+        node.containerd_pid_file.unlink(missing_ok=True)
+
+
+def let_go_on(layout: Layout) -> None:
+    """A daemon that a test has stopped and forgotten is not dead: it only has to go on."""
+    for pid in marked_pids(layout):
+        program, process = program_of(pid), Process.now(pid)
+        if process and stopped(pid) and OURS.fullmatch(program) and not SHIM.fullmatch(program):
+            say(f"{program}: pid {pid} is stopped, letting it go on")
+            process.signal(signal.SIGCONT)
 
 
 def container_ids(node: Node) -> set[str]:

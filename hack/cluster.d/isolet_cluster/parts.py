@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import pki, probe
+from . import leftovers, pki, probe
 from .errors import ClusterError, log_tail, say
 from .layout import Layout, Node, State, write_file
 from .processes import Process, find_part, spawn
@@ -363,6 +363,7 @@ contexts:
         def prepare() -> None:
             for folder in (node.run, node.data / "tmp", node.data_root):
                 folder.mkdir(parents=True, exist_ok=True)
+            leftovers.forget_stale_pid_files(node)
             write_file(config, json.dumps(self._daemon_config(node), indent=1) + "\n")
 
         return Part(

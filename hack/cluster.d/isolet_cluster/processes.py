@@ -92,6 +92,11 @@ def start_time(pid: int) -> int | None:
     return int(fields[19])
 
 
+def stopped(pid: int) -> bool:
+    fields = stat_fields(pid)
+    return fields is not None and fields[0] == "T"
+
+
 def parent_of(pid: int) -> int | None:
     fields = stat_fields(pid)
     return int(fields[1]) if fields else None

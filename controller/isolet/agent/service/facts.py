@@ -212,14 +212,14 @@ class Facts:
         """Forget a sandbox that has ended."""
         follower = self._followers.pop(uid, None)
         if follower is not None:
-            await follower.stop()
+            await follower.close()
         self._pids.pop(uid, None)
         self._cleared.pop(uid, None)
         self._ended_by_watchdog.discard(uid)
 
     async def close(self) -> None:
         """Stop all followers; the sandboxes go on."""
-        await asyncio.gather(*(follower.stop() for follower in self._followers.values()))
+        await asyncio.gather(*(follower.close() for follower in self._followers.values()))
 
 
 def oldest_dispatch(records: list[SandboxRecord], fallback: datetime) -> datetime:

@@ -157,15 +157,24 @@ class Follower:
         self._finish_control()
         short = any(sink.fell_short for sink in self._sinks.values())
         self.incomplete = self.incomplete or lost or short
-        for sink in self._sinks.values():
-            sink.close()
+        self._close_files()
         await asyncio.to_thread(self._files.sync)
         self.done = True
 
     def give_up(self) -> None:
         """The container is gone: what is stored is all there will be."""
         self.incomplete = self.incomplete or not self._ended
+        self._close_files()
         self.done = True
+
+    async def close(self) -> None:
+        """Let go of everything; what is stored stays."""
+        await self.stop()
+        self._close_files()
+
+    def _close_files(self) -> None:
+        for sink in self._sinks.values():
+            sink.close()
 
     async def stop(self) -> None:
         """End the live stream, if there is one."""

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Sequence
 from datetime import datetime, timedelta
 from typing import Literal
 
+from isolet.agent import deadlines
 from isolet.agent.deadline_book import DeadlineBook
 from isolet.agent.engine.base import EngineEvent, Stream
 from isolet.agent.policy import checks
@@ -75,11 +76,15 @@ class Service:
 
     # Life of the agent.
 
-    async def start(self, ended_by_watchdog: Sequence[str] = ()) -> None:
-        """Take up every record where it was left, before anything new is admitted."""
+    async def start(self, journal: Sequence[deadlines.Ended] = ()) -> None:
+        """Take up every record where it was left, before anything new is admitted.
+
+        `journal` is what the watchdog has done while no agent was here.
+        """
         records = list(await self._context.store.list())
-        for uid in ended_by_watchdog:
-            self._facts.watchdog_ended(uid)
+        for record in records:
+            if deadlines.ended_by_watchdog(journal, record.container_name, self._context.boot_id):
+                self._facts.watchdog_ended(record.uid)
         entries = (deadline_entry(record) for record in records)
         await self._book.replace([entry for entry in entries if entry is not None])
         for record in records:

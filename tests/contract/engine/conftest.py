@@ -1,3 +1,5 @@
+import contextlib
+
 import pytest
 
 from . import harness
@@ -20,22 +22,31 @@ async def real(tmp_path):
     await found.close()
 
 
+@contextlib.asynccontextmanager
+async def behind_a_proxy(folder):
+    proxy = Proxy(folder / "s", harness.environment("ISOLET_DOCKER_SOCKETS").split()[0])
+    await proxy.start()
+    found = harness.RealBench(proxy)
+    try:
+        yield found
+    finally:
+        await found.close()
+        await proxy.stop()
+
+
 @pytest.fixture
 async def proxied(tmp_path):
     """The real one behind a proxy."""
-    proxy = Proxy(tmp_path / "s", harness.environment("ISOLET_DOCKER_SOCKETS").split()[0])
-    await proxy.start()
-    found = harness.RealBench(proxy)
-    yield found
-    await found.close()
-    await proxy.stop()
+    async with behind_a_proxy(tmp_path) as found:
+        yield found
 
 
 @pytest.fixture(params=["fake", "real"])
-async def faulty(request):
+async def faulty(request, tmp_path):
     """An engine whose calls can be made to fail."""
     if request.param == "real":
-        yield request.getfixturevalue("proxied")
+        async with behind_a_proxy(tmp_path) as found:
+            yield found
         return
     found = harness.FakeBench()
     yield found

@@ -7,9 +7,9 @@ import secrets
 from pathlib import Path
 
 import pytest
+
 from fakes import containers as parts
 from fakes.engine import FakeEngine, Kind
-
 from isolet.agent.engine import api, base, docker
 from isolet.base import names
 
@@ -78,9 +78,11 @@ class Bench:
     async def ended(self, container_id, within=20.0):
         """The container, once it has ended."""
         async with asyncio.timeout(within):
-            while (found := await self.engine.inspect(container_id)).exit_code is None:
+            while True:
+                found = await self.engine.inspect(container_id)
+                if found.exit_code is not None:
+                    return found
                 await asyncio.sleep(0.01)
-            return found
 
     async def output(self, container_id, *, after=None, follow=True):
         """All of its output by stream."""
@@ -157,7 +159,7 @@ class RealBench(Bench):
         self.proxy = proxy
         self.socket = environment("ISOLET_DOCKER_SOCKETS").split()[0]
         self.image = environment("ISOLET_IMAGE_SHELL")
-        limits = api.Timeouts(connect=1.0, read=2.0, change=3.0) if proxy else None
+        limits = api.Timeouts(connect=1.0, read=2.0, change=3.0, remove=6.0) if proxy else None
         self.engine = docker.DockerEngine(
             proxy.listen if proxy else self.socket,
             installation=self.installation,

@@ -3,8 +3,8 @@ import os
 from pathlib import Path
 
 import pytest
-from fakes.containers import prints
 
+from fakes.containers import prints
 from isolet.agent.engine import base
 from isolet.base import errors, names
 
@@ -55,9 +55,7 @@ async def test_what_cannot_be_started_is_refused_and_never_ran(bench):
 
 
 async def test_the_image_entrypoint_does_not_wrap_the_command(real):
-    container_id = await real.started(
-        ("echo", "ok"), image=os.environ["ISOLET_IMAGE_ENTRYPOINT"]
-    )
+    container_id = await real.started(("echo", "ok"), image=os.environ["ISOLET_IMAGE_ENTRYPOINT"])
     assert (await real.output(container_id))[base.Stream.STDOUT] == b"ok\n"
 
 

@@ -9,7 +9,7 @@ import contextlib
 import dataclasses
 import re
 import secrets
-from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Mapping, Sequence
 from datetime import datetime
 
 from isolet.agent.engine import (
@@ -241,6 +241,21 @@ class DockerEngine:
         self, container_id: str, *, after: Mapping[base.Stream, int], follow: bool
     ) -> AsyncIterator[base.OutputFrame]:
         """Stored output after the given frame index of each stream, then, if `follow`, live."""
+        reached = dict(after)
+        if follow:
+            async with contextlib.aclosing(self._logs(container_id, reached, follow=True)) as live:
+                async for frame in live:
+                    reached[frame.stream] = frame.index
+                    yield frame
+            await self._require_ended(container_id)
+        # Docker 20.10 may end a live log before what was written last; the stored one has it all.
+        async with contextlib.aclosing(self._logs(container_id, reached, follow=False)) as stored:
+            async for frame in stored:
+                yield frame
+
+    async def _logs(
+        self, container_id: str, after: Mapping[base.Stream, int], *, follow: bool
+    ) -> AsyncGenerator[base.OutputFrame, None]:
         decoder = streams.StoredOutput(after)
         query = {"stdout": "1", "stderr": "1", "details": "1", "follow": int(follow)}
         async with self._api.stream(_path(container_id, "logs"), query) as body:
@@ -257,8 +272,6 @@ class DockerEngine:
                 f"fewer frames of {', '.join(missing)} are stored than were read before",
                 reason="OutputLost",
             )
-        if follow:
-            await self._require_ended(container_id)
 
     async def _checked(self, container_id: str, frame: base.OutputFrame) -> base.OutputFrame:
         """`frame` without the newline that was added to it, if the program wrote none."""

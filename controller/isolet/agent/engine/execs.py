@@ -20,7 +20,7 @@ class Exec:
         self._frames = streams.Frames()
 
     async def output(self) -> AsyncIterator[tuple[base.Stream, bytes]]:
-        """Output as it comes; ends when the exec's streams are closed.
+        """Output as it comes; ends when the exec's streams are closed, and its input with them.
 
         The end does not say that the engine is well: a dying engine closes the connection too, so
         the exit code is asked for, not assumed. Raises Unavailable when it ends within a frame.
@@ -32,6 +32,9 @@ class Exec:
                     yield frame
                 data = await self._connection.receive()
                 if not data:
+                    # Under runsc the engine goes on holding what was sent to a program that has
+                    # ended; closing lets a writer that waits for it go.
+                    self._connection.close()
                     self._frames.end()
                     return
         except transport.Lost as error:

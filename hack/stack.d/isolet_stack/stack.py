@@ -1,0 +1,284 @@
+"""Certificates, accounts, agents, operators: made, started, killed and ended by process id."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from isolet_cluster.errors import ClusterError, say
+from isolet_cluster.layout import Layout, State, write_file
+from isolet_cluster.processes import Process, spawn
+
+ROOT = Path(__file__).resolve().parents[3]
+NAMESPACE = "isolet-system"
+READY_SECONDS = 60
+END_SECONDS = 30
+TOKEN_SECONDS = "86400s"
+
+
+@dataclass
+class Stack:
+    """Everything of ours on one cluster; what was started is remembered in a file beside it."""
+
+    layout: Layout
+    kubeconfig: Path
+    kubectl: str
+    installation: str = "isolet"
+    parts: dict[str, dict[str, Any]] = field(default_factory=dict)
+    ports: dict[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, name: str) -> Stack:
+        """The stack on the running cluster of that name."""
+        layout = Layout.of(name)
+        state = State.load(layout)
+        if state is None or not state.nodes:
+            raise ClusterError(f"cluster {name} is not up: run hack/cluster up --name {name}")
+        external = state.kube == "external"
+        kubeconfig = Path(state.external_kubeconfig) if external else layout.kubeconfig
+        stack = cls(layout, kubeconfig, os.environ.get("ISOLET_KUBECTL", "kubectl"))
+        if stack.file.exists():
+            kept = json.loads(stack.file.read_text())
+            stack.parts, stack.ports = kept["parts"], kept["ports"]
+        return stack
+
+    @property
+    def file(self) -> Path:
+        """What we have started."""
+        return self.layout.data / "stack.json"
+
+    @property
+    def pki(self) -> Path:
+        """Certificates of the installation."""
+        return self.layout.data / "isolet-pki"
+
+    @property
+    def operator_kubeconfig(self) -> Path:
+        """Credentials of the operator's own service account."""
+        return self.layout.data / "operator.kubeconfig"
+
+    def nodes(self) -> list[str]:
+        """Names of the nodes."""
+        state = State.load(self.layout)
+        return [node.name for node in self.layout.nodes(state.nodes if state else 0)]
+
+    def save(self) -> None:
+        """Remember what runs."""
+        write_file(self.file, json.dumps({"parts": self.parts, "ports": self.ports}) + "\n")
+
+    # Kubernetes.
+
+    def kube(self, *arguments: str, stdin: str | None = None, check: bool = True) -> str:
+        """Run kubectl as the cluster's administrator."""
+        done = subprocess.run(
+            [self.kubectl, "--kubeconfig", str(self.kubeconfig), *arguments],
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        if check and done.returncode != 0:
+            raise ClusterError(f"kubectl {' '.join(arguments)}: {done.stderr.strip()}")
+        return done.stdout
+
+    def install(self) -> None:
+        """CRDs, admission policies, the operator's account, certificates, node objects."""
+        for folder in ("crds", "deploy/admission", "deploy/operator"):
+            self.kube("apply", "--server-side", "--force-conflicts", "-f", str(ROOT / folder))
+        self.kube("wait", "--for=condition=Established", "--timeout=30s", "-f", str(ROOT / "crds"))
+        self._make_operator_kubeconfig()
+        self._make_certificates()
+        for name in self.nodes():
+            self.register(name)
+
+    def register(self, name: str) -> None:
+        """Tell the operator of an agent."""
+        document = {
+            "apiVersion": "isolet.dev/v1alpha1",
+            "kind": "ExecutionNode",
+            "metadata": {"name": name},
+            "spec": {"endpoint": f"https://127.0.0.1:{self.port(name)}"},
+        }
+        self.kube("apply", "-f", "-", stdin=json.dumps(document))
+
+    def _make_operator_kubeconfig(self) -> None:
+        token = self.kube(
+            "create", "token", "isolet-operator", "-n", NAMESPACE, f"--duration={TOKEN_SECONDS}"
+        ).strip()
+        config = json.loads(self.kube("config", "view", "--raw", "--minify", "-o", "json"))
+        config["users"] = [{"name": config["users"][0]["name"], "user": {"token": token}}]
+        write_file(self.operator_kubeconfig, json.dumps(config))
+
+    def _make_certificates(self) -> None:
+        if not (self.pki / "ca.crt").exists():
+            self.isolet("pki", "init", str(self.pki))
+        for name in self.nodes():
+            if not (self.pki / f"{name}.crt").exists():
+                self.isolet("pki", "node", str(self.pki), name, "--address", "127.0.0.1")
+        if not (self.pki / "operator.crt").exists():
+            self.isolet("pki", "client", str(self.pki), "operator")
+
+    def isolet(self, *arguments: str) -> str:
+        """Run one of our own commands to its end."""
+        done = subprocess.run(
+            [*self.command, *arguments],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+            env=self.environment({}),
+        )
+        if done.returncode != 0:
+            raise ClusterError(f"isolet {' '.join(arguments)}: {done.stderr.strip()}")
+        return done.stdout
+
+    # Processes.
+
+    @property
+    def command(self) -> list[str]:
+        """How Isolet is run from the tree."""
+        return [sys.executable, "-m", "isolet"]
+
+    def environment(self, extra: Mapping[str, str]) -> dict[str, str]:
+        """Our environment with the source tree in front."""
+        return {**os.environ, "PYTHONPATH": str(ROOT / "controller"), **extra}
+
+    def port(self, name: str) -> int:
+        """The agent's port on loopback: found free once, then kept."""
+        if name not in self.ports:
+            with socket.socket() as probe:
+                probe.bind(("127.0.0.1", 0))
+                self.ports[name] = probe.getsockname()[1]
+            self.save()
+        return self.ports[name]
+
+    def agent_folder(self, name: str) -> Path:
+        """State of one agent; below the cluster's data, so that `hack/cluster down` clears it."""
+        return self.layout.data / f"agent-{name}"
+
+    def agent_run(self, name: str) -> Path:
+        """Run folder of one agent."""
+        return self.layout.run / f"agent-{name}"
+
+    def start_agent(self, name: str, extra: Mapping[str, str] | None = None) -> None:
+        """Start one node's agent."""
+        node = self.layout.node(int(name.removeprefix("node-")))
+        argv = [
+            *(*self.command, "agent", "--node", name, "--installation", self.installation),
+            *("--state-dir", str(self.agent_folder(name)), "--run-dir", str(self.agent_run(name))),
+            *("--engine", str(node.socket), "--listen", f"127.0.0.1:{self.port(name)}"),
+            *("--tls-cert", str(self.pki / f"{name}.crt")),
+            *("--tls-key", str(self.pki / f"{name}.key")),
+            *("--tls-ca", str(self.pki / "ca.crt")),
+        ]
+        self._start(f"agent-{name}", argv, extra or {})
+
+    def start_operator(self, name: str = "0", extra: Mapping[str, str] | None = None) -> None:
+        """Start an operator; several may run, one leads."""
+        argv = [
+            *(*self.command, "operator", "--kubeconfig", str(self.operator_kubeconfig)),
+            *("--namespace", NAMESPACE, "--installation", self.installation),
+            *("--agent-cert", str(self.pki / "operator.crt")),
+            *("--agent-key", str(self.pki / "operator.key")),
+            *("--agent-ca", str(self.pki / "ca.crt"), "--metrics-port", "0"),
+        ]
+        self._start(f"operator-{name}", argv, extra or {})
+
+    def _start(self, part: str, argv: list[str], extra: Mapping[str, str]) -> None:
+        if self.alive(part):
+            return
+        log = self.layout.log(part)
+        started = spawn(self.layout.run, part, argv, log, self.environment(extra))
+        self.parts[part] = vars(started).copy()
+        self.save()
+
+    def process(self, part: str) -> Process | None:
+        """The process of a part, if one was ever started."""
+        return Process.of(self.parts.get(part))
+
+    def alive(self, part: str) -> bool:
+        """Whether it runs."""
+        process = self.process(part)
+        return process is not None and process.alive()
+
+    def kill(self, part: str) -> None:
+        """SIGKILL."""
+        process = self.process(part)
+        if process is not None:
+            process.kill()
+
+    def end(self, part: str) -> None:
+        """SIGTERM and wait; SIGKILL if that takes too long."""
+        import signal
+
+        process = self.process(part)
+        if process is None or not process.alive():
+            return
+        process.signal(signal.SIGTERM)
+        deadline = time.monotonic() + END_SECONDS
+        while process.alive() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        if process.alive():
+            say(f"{part} did not end in {END_SECONDS} s; killing it")
+            process.kill()
+
+    # All of it.
+
+    def up(self) -> None:
+        """Install, start what is not running, wait until every node is ready."""
+        self.install()
+        for name in self.nodes():
+            self.start_agent(name)
+        self.start_operator()
+        self.wait_ready()
+
+    def wait_ready(self) -> None:
+        """Until every ExecutionNode says Ready."""
+        deadline = time.monotonic() + READY_SECONDS
+        while True:
+            left = [name for name in self.nodes() if not self._is_ready(name)]
+            if not left:
+                return
+            for part in self.parts:
+                if not self.alive(part):
+                    raise ClusterError(f"{part} has ended: see {self.layout.log(part)}")
+            if time.monotonic() > deadline:
+                raise ClusterError(
+                    f"{', '.join(left)} not Ready in {READY_SECONDS} s: "
+                    f"kubectl describe executionnode {left[0]}, and {self.layout.run}/logs"
+                )
+            time.sleep(0.3)
+
+    def _is_ready(self, name: str) -> bool:
+        path = '{.status.conditions[?(@.type=="Ready")].status}'
+        out = self.kube("get", "executionnode", name, "-o", f"jsonpath={path}", check=False)
+        return out.strip() == "True"
+
+    def down(self) -> None:
+        """End operators, then agents and their watchdogs. Sandboxes go with the cluster."""
+        for part in sorted(self.parts, reverse=True):
+            self.end(part)
+        for name in self.nodes():
+            self._end_watchdog(name)
+        self.file.unlink(missing_ok=True)
+
+    def _end_watchdog(self, name: str) -> None:
+        file = self.agent_run(name) / "watchdog.pid"
+        try:
+            kept = json.loads(file.read_text())
+        except (OSError, ValueError):
+            return
+        process = Process.now(int(kept["pid"]))
+        if process is not None and process.start == int(kept["start"]):
+            process.kill()
+
+

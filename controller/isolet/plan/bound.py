@@ -50,7 +50,10 @@ def _ended(seen: Observed, bound: Binding | None, record: ExecutionObserved) -> 
     verdict = Verdict(
         succeeded=outcome.succeeded,
         reason=reason,
-        message=outcome.message if reason == outcome.reason else str(outcome.reason),
+        # The word of a later version is for people only: programs know the listed ones.
+        message=outcome.message
+        if reason == outcome.reason
+        else f"{outcome.reason}: {outcome.message}",
         exit_code=outcome.exit_code,
         signal=outcome.signal,
         ended_at=record.ended_at,

@@ -91,7 +91,7 @@ def bound_object(bound: Binding | None = None, **changes: Any) -> dict[str, Any]
         },
         "spec": {"nodeName": "n1"},
     }
-    return execution_object(**merge(base, changes))
+    return merge(execution_object(**base), changes)
 
 
 def a_bound_execution(bound: Binding | None = None, **changes: Any) -> ExecutionFacts:

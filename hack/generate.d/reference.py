@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from isolet.api import conditions, crd, fields, meta, reasons, rules, schema
+from isolet.api import admission, conditions, crd, fields, meta, reasons, rules, schema
 from isolet.base import envnames
 
 _INTRO = f"""\
@@ -25,7 +25,8 @@ ValidatingAdmissionPolicies in `deploy/admission/`. A refusal names the field an
 
 One object may carry {fields.MAX_INLINE} characters of arguments, environment values, file
 contents and standard input in all: it has to fit into one request to etcd, and `kubectl apply`
-keeps a copy of it in an annotation. One argument is at most {fields.MAX_ARGUMENT_BYTES} bytes
+keeps a copy of it in an annotation (`kubectl apply --server-side` does not; that copy counts a line
+break as two characters). One argument is at most {fields.MAX_ARGUMENT_BYTES} bytes
 (Linux' own bound), one environment value {envnames.MAX_VALUE_BYTES} bytes. Put more into a
 ConfigMap or Secret and refer to it.
 
@@ -55,7 +56,8 @@ _RESERVED = {
 
 def page() -> str:
     """The whole page."""
-    parts = [_INTRO, *map(_kind, crd.KINDS), _conditions(), _reasons(), _reserved()]
+    kinds = map(_kind, crd.KINDS)
+    parts = [_INTRO, *kinds, _policies(), _conditions(), _reasons(), _reserved()]
     return "\n".join(parts)
 
 
@@ -76,7 +78,7 @@ def _kind(kind: crd.Kind) -> str:
         lines += [f"### {kind.name} {part}", "", inner["description"], ""]
         lines += ["| field | type | description |", "|---|---|---|"]
         lines += list(_rows(inner, ""))
-        lines += ["", *_rules(inner)]
+        lines += ["", *_immutable(inner), *_rules(inner)]
     return "\n".join(lines)
 
 
@@ -102,6 +104,9 @@ def _type(node: schema.Schema) -> str:
 def _extras(node: schema.Schema) -> str:
     bounds = _bounds(node)
     extra = ""
+    # What the text says already, and the length of what is no text of the user's, is left out.
+    if str(node.get("maximum", "-")) in node["description"] or "quantity" in str(node):
+        bounds = ""
     if "enum" in node:
         extra += " One of " + ", ".join(f"`{value}`" for value in node["enum"]) + "."
     if bounds:
@@ -136,14 +141,46 @@ def _literal(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
+def _immutable(node: schema.Schema) -> list[str]:
+    """One sentence for the many rules of one form."""
+    named = [
+        f"`{rule['fieldPath'].removeprefix('.')}`"
+        for rule in node.get(rules.VALIDATIONS, ())
+        if rule["message"].endswith(rules.IMMUTABLE)
+    ]
+    return [f"After creation, {', '.join(named)} {rules.IMMUTABLE}.", ""] if named else []
+
+
 def _rules(node: schema.Schema) -> list[str]:
     """What CEL says of the part as a whole and of what is in it, each message once."""
     lines: dict[str, None] = {}
     for path, inner in schema.walk(node):
         for rule in inner.get(rules.VALIDATIONS, ()):
+            if rule["message"].endswith(rules.IMMUTABLE):
+                continue
             place = (path + rule.get("fieldPath", "")).removeprefix(".")
             lines[f"- {f'`{place}`: ' if place else ''}{_text(rule['message'])}"] = None
     return ["Rules:", "", *lines, ""] if lines else []
+
+
+def _policies() -> str:
+    """What the admission policies say, in their own words."""
+    lines = [
+        "## Rules that need more than one object",
+        "",
+        "The API server judges these by ValidatingAdmissionPolicies. What a class allows is judged"
+        " again when the object is bound; a class that does not exist yet refuses nothing.",
+        "",
+    ]
+    for document in admission.documents():
+        if document["kind"] == "ValidatingAdmissionPolicy":
+            found = dict.fromkeys(check["message"] for check in document["spec"]["validations"])
+            lines += [f"`{document['metadata']['name']}`:", "", *map(_point, found), ""]
+    return "\n".join(lines)
+
+
+def _point(text: str) -> str:
+    return f"- {_text(text)}"
 
 
 def _conditions() -> str:
@@ -166,12 +203,12 @@ def _reasons() -> str:
         "## Reasons",
         "",
         "The list is closed: a reason never changes its meaning, and programs may rely on it. In"
-        " the last column: the error codes and states of the systems Isolet took over from that it"
-        " carries on.",
+        " the last column: the error codes and states that it stands for, of the systems whose work"
+        " Isolet does (docs/seed-mapping.md).",
         "",
     ]
     for family in reasons.Family:
-        lines += [f"### {family.value}", "", "| reason | meaning | carries on |", "|---|---|---|"]
+        lines += [f"### {family.value}", "", "| reason | meaning | stands for |", "|---|---|---|"]
         for reason in reasons.REASONS.values():
             if reason.family is family:
                 seed = ", ".join(f"`{code}`" for code in reason.seed)

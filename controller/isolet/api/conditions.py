@@ -27,6 +27,7 @@ WIRE_COMPATIBLE = "WireCompatible"
 ENGINE_READY = "EngineReady"
 RUNTIME_QUALIFIED = "RuntimeQualified"
 STATE_USABLE = "StateUsable"
+LIVE_RESTORE = "LiveRestore"
 DISK_WORKSPACES = "DiskWorkspaces"
 CAPACITY_LEFT = "CapacityLeft"
 DRAINED = "Drained"
@@ -40,6 +41,7 @@ NODE_TYPES = (
     REACHABLE,
     WIRE_COMPATIBLE,
     ENGINE_READY,
+    LIVE_RESTORE,
     RUNTIME_QUALIFIED,
     STATE_USABLE,
     DISK_WORKSPACES,
@@ -63,6 +65,7 @@ MEANINGS: dict[str, str] = {
     REACHABLE: "The agent answers the operator.",
     WIRE_COMPATIBLE: "Operator and agent share a version of their protocol.",
     ENGINE_READY: "The node's container engine answers in time.",
+    LIVE_RESTORE: "Sandboxes outlive a restart of the node's engine.",
     RUNTIME_QUALIFIED: "A real sandbox was started and proved to be gVisor.",
     STATE_USABLE: "The agent's store is on a usable local file system and not of a newer version.",
     DISK_WORKSPACES: "The node can give Disk workspaces.",

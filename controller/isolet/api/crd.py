@@ -58,7 +58,7 @@ class Kind:
     model: type[meta.Resource]
     plural: str
     short: str
-    """Short name; none that Kubernetes or a peer uses (facts: sbx, sbs, cp, cmt, swp, tr …)."""
+    """Short name; none that Kubernetes or another sandbox project uses (sbx, cp, swp, tr …)."""
     namespaced: bool
     columns: tuple[Column, ...]
 

@@ -35,21 +35,26 @@ class _Checks:
         self.creating = creating
         self.found: list[policy.Check] = []
 
-    def add(self, field: str, must: str, text: str, *, when: str | None = None) -> None:
+    def add(
+        self, field: str, must: str, text: str, *, most: str | None = None, when: str | None = None
+    ) -> None:
         """A check on one field.
 
         Args:
             field: path below the sandbox's place.
             must: CEL that has to hold.
-            text: what is wrong, after "class 'x' …".
+            text: what is wrong, after "class x ".
+            most: CEL of the amount that the message ends with.
             when: CEL that says whether to look; absent: at creation.
         """
         where = f"{self.at}.{field}" if field else self.at
         self.found.append(
             policy.Check(
                 expression=f"!variables.used || !({when or self.creating}) || ({must})",
-                message=f"'{where}: class ' + params.metadata.name + ' {text}'",
-                fallback=f"{where}: the class {text}",
+                message=f"'{where}: class ' + params.metadata.name + ' {text}'"
+                + (f" + ' ' + string({most})" if most else ""),
+                fallback=f"{where}: "
+                + ("over the class's maximum" if most else f"the class {text}"),
             )
         )
 
@@ -74,7 +79,8 @@ def _bound_checks(checks: _Checks, restored: str) -> None:
         checks.add(
             f"resources.{name}",
             f"!has(variables.own.{name}) || {within}",
-            f"allows at most ' + string({most}) + '",
+            "allows at most",
+            most=most,
         )
     parts = " + ".join(
         f"{_value(name)}.optMap(q, quantity(q).asApproximateFloat()).orValue(0.0)"
@@ -120,7 +126,8 @@ def _common(checks: _Checks, restored: str) -> None:
     checks.add(
         "workspace.retainSeconds",
         f"variables.asked.?workspace.?retainSeconds.orValue(0) <= {most}",
-        f"allows at most ' + string({most}) + '",
+        "allows at most",
+        most=most,
     )
 
 
@@ -168,7 +175,8 @@ def executions() -> list[dict[str, Any]]:
     checks.add(
         "activeDeadlineSeconds",
         f"!has({deadline}) || {deadline} <= {most}",
-        f"allows at most ' + string({most}) + '",
+        "allows at most",
+        most=most,
         # Judged by the class as it is now; what runs may have pinned a smaller maximum.
         when="oldObject == null || !has(oldObject.spec.activeDeadlineSeconds)"
         f" || !has({deadline}) || oldObject.spec.activeDeadlineSeconds != {deadline}",
@@ -180,7 +188,8 @@ def executions() -> list[dict[str, Any]]:
     checks.add(
         "idleTimeoutSeconds",
         f"!has({idle}) || {idle} <= {longest}.orValue({idle})",
-        f"allows at most ' + string({longest}.orValue(0)) + '",
+        "allows at most",
+        most=f"{longest}.orValue(0)",
     )
     return policy.documents(
         "isolet-execution-class",

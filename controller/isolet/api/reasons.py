@@ -1,8 +1,8 @@
 """Reasons: the closed list of words that say why a condition has its status.
 
 A reason is PascalCase and never changes its meaning; what reads it is a program. Each one here has
-a sentence for people (the API reference is made from it) and names the error codes of the three
-systems that Isolet took over from whose meaning it carries (docs/seed-mapping.md).
+a sentence for people (the API reference is made from it) and names the error codes, of the three
+systems whose work Isolet does, that it stands for (docs/seed-mapping.md).
 """
 
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ class Reason:
     family: Family
     text: str
     seed: tuple[str, ...] = ()
-    """Error codes and states of the three seed systems with this meaning."""
+    """Error codes and states of the systems in docs/seed-mapping.md with this meaning."""
 
 
 REASONS: dict[str, Reason] = {}
@@ -289,6 +289,9 @@ CERTIFICATE_REFUSED = _node("CertificateRefused", "Agent and operator do not tru
 WIRE_INCOMPATIBLE = _node("WireIncompatible", "Agent and operator share no protocol version.")
 RUNTIME_UNQUALIFIED = _node("RuntimeUnqualified", "No sandbox could be proved to be gVisor.")
 LOOP_DEVICES_MISSING = _node("LoopDevicesMissing", "The node has no usable loop devices.")
+LIVE_RESTORE_OFF = _node(
+    "LiveRestoreOff", "A restart of the engine would kill every sandbox on the node."
+)
 STATE_UNUSABLE = _node("StateUnusable", "The agent's state folder cannot be used.")
 NO_CAPACITY = _node("NoCapacity", "Everything the node has is promised.")
 CORDONED = _node("Cordoned", "spec.unschedulable is set.")
@@ -298,7 +301,7 @@ NOT_PROBED = _node("NotProbed", "Nothing is known yet.")
 
 
 def seed_codes() -> dict[str, tuple[str, ...]]:
-    """Each code of the seed systems with the reasons that carry its meaning."""
+    """Each code of the systems in docs/seed-mapping.md with the reasons that stand for it."""
     found: dict[str, tuple[str, ...]] = {}
     for reason in REASONS.values():
         for code in reason.seed:

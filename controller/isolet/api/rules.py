@@ -84,6 +84,9 @@ def quote(text: str) -> str:
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'").replace("\n", "\\n") + "'"
 
 
+IMMUTABLE = "cannot be changed, added or removed; make a new object instead"
+
+
 def immutable(*fields: str) -> tuple[Rule, ...]:
     """One rule a field: it can be neither changed, nor added, nor removed after creation.
 
@@ -94,7 +97,7 @@ def immutable(*fields: str) -> tuple[Rule, ...]:
             rule=(
                 f"has(self.{f}) == has(oldSelf.{f}) && (!has(self.{f}) || self.{f} == oldSelf.{f})"
             ),
-            message=f"{f} cannot be changed, added or removed; make a new object instead",
+            message=f"{f} {IMMUTABLE}",
             field=f".{f}",
         )
         for f in fields

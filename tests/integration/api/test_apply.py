@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from isolet.api import crd, schema
+from tests.integration.conftest import TENANT
 from tests.integration.kube import Kube
 from tests.unit.api.objects import (
     DIGEST,
@@ -202,6 +203,39 @@ def test_large_input(
         assert any(limit in done.stderr for limit in limits)
 
 
+def test_the_largest_objects(installed: Kube, namespace: str) -> None:
+    """What is at every bound at once is within CEL's budget, also when it is updated."""
+    env = [{"name": f"{'N' * 240}{i}", "value": "x" * 400} for i in range(128)]
+    command = ["x" * 131_071, *["y"] * 511]
+    reference = {"name": "a" * 253, "key": "k" * 253}
+    objects = [
+        an_execution("largest", env=env, command=command),
+        a_process(
+            "largest",
+            command=command,
+            env=[{"name": e["name"], "valueFrom": {"secretKeyRef": reference}} for e in env],
+            files=[{"path": f"{'d/' * 2000}{i}", "content": "x" * 1000} for i in range(64)],
+            artifacts=[{"glob": f"{'d/' * 2000}{i}"} for i in range(32)],
+        ),
+        a_process("largest-stdin", stdin={"valueBase64": "AAAA" * 43_691}),
+    ]
+    for obj in objects:
+        name = obj["metadata"]["name"]
+        installed.create(obj, namespace).must()
+        change = {"spec": {"ttlSecondsAfterFinished": 1}, "metadata": {"labels": {"a": "b"}}}
+        installed.patch(obj["kind"], name, change, namespace, user=TENANT).must()
+        answer = installed.patch(obj["kind"], name, {"spec": {"command": ["z"]}}, namespace)
+        assert answer.code == 422
+
+
+@pytest.mark.parametrize("name", ["a" * 253, "a" * 63, "a" * 64, "a.b-c"])
+def test_names_of_any_length(installed: Kube, namespace: str, name: str) -> None:
+    for obj in (an_execution(name), a_process(name), a_checkpoint(name), a_node(name)):
+        installed.create(obj, namespace, dry=True).must()
+    answer = installed.create(an_execution("a" * 254), namespace, dry=True)
+    assert "metadata.name" in answer.message
+
+
 def test_examples(installed: Kube, namespace: str) -> None:
     """Every example is taken by a strict server."""
     found = 0
@@ -253,7 +287,7 @@ def test_what_get_shows(installed: Kube, namespace: str) -> None:
     assert [row[i] for i in (0, 1, 2, 3, 5, 6, 7)] == [
         name, "True", "Succeeded", "node-0", "0", PINNED, "2036-01-02T03:04:05Z",
     ]  # fmt: skip
-    assert rows["execution"] == rows["executions"]
+    assert rows["execution"][1][0] == rows["executions"][1][0] == name
     narrow = installed.kubectl("get", "iexec", name, "-n", namespace).stdout
     assert narrow.splitlines()[0].split() == ["NAME", "SUCCEEDED", "REASON", "NODE", "AGE"]
     listed = installed.kubectl("get", "isolet", "-n", namespace, "-o", "name").stdout

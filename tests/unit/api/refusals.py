@@ -239,6 +239,7 @@ def _env() -> Iterator[Case]:
         )
     one = "exactly one of value, valueFrom must be set"
     reference = {"name": "x", "key": "y"}
+    yield _execution("env of null", "env[0]", one, env=[{"name": "A", "value": None}])
     yield _execution("env without a value", "env[0]", one, env=[{"name": "A"}])
     yield _execution(
         "env with two values", "env[0]", one,

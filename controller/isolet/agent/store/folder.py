@@ -3,10 +3,12 @@
 Everything here comes before the first write, so that a file which is refused is left as it was.
 """
 
+import errno
 import fcntl
 import os
 import sqlite3
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -37,7 +39,7 @@ def prepare(folder: Path, magic: Callable[[Path], int] = statfs.magic) -> None:
         statfs.require_local(folder, magic(folder))
         folder.chmod(0o700)
     except OSError as error:
-        raise errors.Unavailable(f"state folder {folder}: {error.strerror}") from error
+        raise unavailable(error, folder) from error
 
 
 def lock(folder: Path) -> int:
@@ -46,7 +48,10 @@ def lock(folder: Path) -> int:
     Raises:
         Conflict: another agent holds it.
     """
-    descriptor = os.open(folder / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        descriptor = os.open(folder / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise unavailable(error, folder) from error
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
@@ -56,8 +61,9 @@ def lock(folder: Path) -> int:
             f"another agent holds the state folder {folder} (process {holder})",
             reason="StateFolderHeld",
         ) from error
-    os.ftruncate(descriptor, 0)
-    os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+    with suppress(OSError):  # who holds it is for people; the lock itself needs no room
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
     return descriptor
 
 
@@ -136,14 +142,26 @@ def explain(error: sqlite3.Error, path: Path, *, committing: bool = False) -> er
     if code in _DAMAGED:
         return errors.Corrupt(damaged(path, text))
     if code == sqlite3.SQLITE_FULL or (code in _MAYBE_FULL and _is_full(path.parent)):
-        return errors.Unavailable(
-            f"no space left for the state folder {path.parent}",
-            reason=reasons.NODE_STORAGE_FULL,
-            retry_after=10.0,
-        )
+        return _no_room(path.parent)
     if committing and code == sqlite3.SQLITE_IOERR:
         return errors.Unconfirmed(f"{path}: a write was not confirmed: {text}")
     return errors.Unavailable(f"{path}: {text}")
+
+
+def unavailable(error: OSError, folder: Path) -> errors.Unavailable:
+    """A system error met in the folder as ours."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return _no_room(folder)
+    return errors.Unavailable(f"state folder {folder}: {error.strerror}")
+
+
+def _no_room(folder: Path) -> errors.Unavailable:
+    """The error of a full disk."""
+    return errors.Unavailable(
+        f"no space left for the state folder {folder}",
+        reason=reasons.NODE_STORAGE_FULL,
+        retry_after=10.0,
+    )
 
 
 def _is_full(folder: Path) -> bool:

@@ -75,7 +75,7 @@ class SQLiteStore:
             if isinstance(error, sqlite3.Error):
                 raise folder.explain(error, path) from error
             if isinstance(error, OSError):
-                raise errors.Unavailable(f"{path}: {error.strerror}") from error
+                raise folder.unavailable(error, state) from error
             raise
 
     async def get(self, uid: str) -> SandboxRecord | None:
@@ -288,10 +288,14 @@ async def _connect(path: Path, mode: str = "rw") -> aiosqlite.Connection:
     connection = await aiosqlite.connect(
         f"file:{quote(str(path))}?mode={mode}", uri=True, isolation_level=None
     )
-    await connection.execute(f"PRAGMA busy_timeout = {_BUSY_MILLISECONDS}")
-    if mode == "rw":
-        await connection.execute("PRAGMA journal_mode = WAL")
-        await connection.execute("PRAGMA synchronous = FULL")
+    try:
+        await connection.execute(f"PRAGMA busy_timeout = {_BUSY_MILLISECONDS}")
+        if mode == "rw":
+            await connection.execute("PRAGMA journal_mode = WAL")
+            await connection.execute("PRAGMA synchronous = FULL")
+    except BaseException:
+        await connection.close()
+        raise
     return connection
 
 

@@ -1,0 +1,86 @@
+"""A record to start from."""
+
+from datetime import UTC, datetime, timedelta, timezone
+
+from isolet.plan.sandbox_model import PinnedSpec, SandboxRecord, Stop
+from isolet.wire.execution import (
+    Medium,
+    Outcome,
+    OutputFacts,
+    Resources,
+    State,
+    Step,
+    Waiting,
+)
+
+NOON = datetime(2026, 5, 1, 12, 0, 0, 123456, tzinfo=UTC)
+
+
+def a_record(uid: str = "u1", **changes: object) -> SandboxRecord:
+    base = SandboxRecord(
+        uid=uid,
+        namespace="team",
+        name=f"name-{uid}",
+        class_name="small",
+        generation=1,
+        spec_digest="hmac-sha256:00",
+        spec=PinnedSpec(
+            image="sha256:ab",
+            runtime="runsc",
+            user="65532:65532",
+            resources=Resources(
+                cpu_millis=500,
+                memory_bytes=64 << 20,
+                workspace_bytes=16 << 20,
+                tmp_bytes=1 << 20,
+                shm_bytes=1 << 20,
+                pids=64,
+                output_bytes=1 << 20,
+            ),
+            medium=Medium.DISK,
+            workspace_executable=True,
+            tmp_executable=False,
+            retain_seconds=0,
+            program="python3",
+            maximum_deadline_seconds=600,
+            idle_timeout_seconds=None,
+            status_tail_bytes=0,
+            env_names=("HOME", "PATH"),
+        ),
+        state=State.RUNNING,
+        active_deadline_seconds=60,
+        container_name=f"isolet-{uid}",
+        created_at=NOON,
+        updated_at=NOON,
+    )
+    return base.with_(**changes) if changes else base
+
+
+def a_full_record(uid: str = "full") -> SandboxRecord:
+    """Every field away from its default."""
+    return a_record(
+        uid,
+        generation=7,
+        state=State.TERMINATED,
+        stop_reason="Drained",
+        step=Step.DISPOSED,
+        removing=True,
+        container_id="c" * 64,
+        image_id="sha256:ab",
+        boot_id="b",
+        dispatched_at=NOON + timedelta(microseconds=1),
+        dispatched_boottime=1e9 / 3,
+        started_at=NOON.astimezone(timezone(timedelta(hours=2))),
+        started_boottime=0.1 + 0.2,
+        last_activity_boottime=5e-324,
+        stop=Stop(reason="Cancelled", message="it was \u2028 asked for", succeeded=False),
+        outcome=Outcome(
+            succeeded=False, reason="NonZeroExit", message="\U0001f600", exit_code=137, signal=9
+        ),
+        waiting=Waiting(reason="Disposing", message="…"),
+        output=OutputFacts(stdout_bytes=2**53 + 1, stderr_bytes=1, truncated=True, incomplete=True),
+        output_collected=True,
+        ended_at=NOON + timedelta(days=1),
+        ended_boottime=7.0,
+        nothing_left=True,
+    )

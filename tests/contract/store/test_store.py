@@ -1,0 +1,282 @@
+"""What every store promises."""
+
+import asyncio
+from dataclasses import fields
+from datetime import timedelta
+
+import pytest
+
+from isolet.agent.store.base import Store, Tombstone
+from isolet.base import errors
+from isolet.wire.base import Fence
+from isolet.wire.execution import OutputFacts, State, Step
+
+from .records import NOON, a_full_record, a_record
+
+
+@pytest.mark.parametrize("record", [a_record(), a_full_record()], ids=["plain", "full"])
+async def test_what_is_added_is_what_is_read(store: Store, record) -> None:
+    added = await store.add(record)
+    assert added == record.with_(revision=1, sequence=1)
+    assert await store.get(record.uid) == added
+    assert await store.list() == (added,)
+
+
+def test_the_full_record_has_no_default_left() -> None:
+    plain, full = a_record(), a_full_record()
+    told_by_the_store = {"revision", "sequence"}
+    same_for_all = {"namespace", "class_name", "spec_digest", "spec", "active_deadline_seconds"}
+    same = {f.name for f in fields(plain) if getattr(plain, f.name) == getattr(full, f.name)}
+    assert same == told_by_the_store | same_for_all | {"created_at", "updated_at"}
+
+
+async def test_what_is_not_there(store: Store) -> None:
+    assert await store.get("u1") is None
+    assert await store.tombstone("u1") is None
+    assert await store.list() == ()
+    assert await store.changed_since(0) == ((), (), 0)
+    assert await store.purge_tombstones(before=NOON) == 0
+
+
+async def test_a_uid_has_one_record(store: Store) -> None:
+    added = await store.add(a_record())
+    with pytest.raises(errors.Conflict):
+        await store.add(a_record(name="another"))
+    assert await store.list() == (added,)
+
+
+async def test_a_uid_that_has_ended_does_not_come_back(store: Store) -> None:
+    await store.add(a_record())
+    await store.bury("u1", at=NOON)
+    with pytest.raises(errors.Conflict) as caught:
+        await store.add(a_record())
+    assert caught.value.reason == "AlreadyEnded"
+    assert await store.get("u1") is None
+
+
+async def test_the_list_is_in_order_of_creation(store: Store) -> None:
+    later = NOON + timedelta(microseconds=1)
+    for uid, at in (("b", later), ("c", NOON), ("a", later), ("d", NOON - timedelta(days=999))):
+        await store.add(a_record(uid, created_at=at))
+    assert [record.uid for record in await store.list()] == ["d", "c", "a", "b"]
+
+
+async def test_update_compares_and_sets(store: Store) -> None:
+    first = await store.add(a_record())
+    second = await store.update(first.with_(step=Step.DISPATCHED, container_id="c1"))
+    assert second == first.with_(step=Step.DISPATCHED, container_id="c1", revision=2, sequence=2)
+    assert await store.get("u1") == second
+
+
+async def test_a_lost_update_is_refused(store: Store) -> None:
+    """L05: a cancel that is written between a read and a write survives."""
+    read = await store.add(a_record())
+    cancelled = await store.update(read.with_(state=State.TERMINATED))
+    with pytest.raises(errors.Conflict) as caught:
+        await store.update(read.with_(step=Step.RUNNING))
+    assert caught.value.reason == "StaleRevision"
+    assert await store.get("u1") == cancelled
+
+
+async def test_an_update_of_nothing(store: Store) -> None:
+    with pytest.raises(errors.NotFound):
+        await store.update(a_record(revision=1))
+    record = await store.add(a_record())
+    await store.bury("u1", at=NOON)
+    with pytest.raises(errors.NotFound):
+        await store.update(record)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"namespace": "x"},
+        {"name": "x"},
+        {"spec_digest": "x"},
+        {"created_at": NOON + timedelta(microseconds=1)},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+async def test_what_never_changes(store: Store, change) -> None:
+    record = await store.add(a_record())
+    with pytest.raises(errors.Conflict):
+        await store.update(record.with_(**change))
+    assert await store.get("u1") == record
+
+
+async def test_output_tails_are_not_kept(store: Store) -> None:
+    output = OutputFacts(stdout_bytes=6, stdout_tail=b"SECRET", stderr_tail=b"SECRET")
+    kept = OutputFacts(stdout_bytes=6)
+    added = await store.add(a_record(output=output))
+    assert added.output == kept
+    updated = await store.update(added.with_(output=output))
+    assert updated.output == kept
+    assert await store.get("u1") == updated
+
+
+async def test_burying(store: Store) -> None:
+    record = await store.add(a_record())
+    assert await store.bury("u1", at=NOON) == 2
+    assert await store.get("u1") is None
+    assert await store.tombstone("u1") == Tombstone(
+        uid="u1",
+        namespace=record.namespace,
+        name=record.name,
+        spec_digest=record.spec_digest,
+        buried_at=NOON,
+    )
+
+
+async def test_burying_what_was_never_here(store: Store) -> None:
+    assert await store.bury("u1", at=NOON) == 1
+    with pytest.raises(errors.Conflict):
+        await store.add(a_record())
+    assert (await store.tombstone("u1")).namespace == ""
+
+
+async def test_burying_again_only_makes_it_younger(store: Store) -> None:
+    await store.add(a_record())
+    await store.bury("u1", at=NOON)
+    for at, want in ((NOON + timedelta(hours=1),) * 2, (NOON, NOON + timedelta(hours=1))):
+        assert await store.bury("u1", at=at) == 2
+        tombstone = await store.tombstone("u1")
+        assert (tombstone.name, tombstone.buried_at) == ("name-u1", want)
+
+
+async def test_tombstones_are_purged_before_a_time_in_batches(store: Store) -> None:
+    for minute in range(5):
+        await store.bury(f"u{minute}", at=NOON + timedelta(minutes=minute))
+    before = NOON + timedelta(minutes=3)
+    assert await store.purge_tombstones(before=before, limit=2) == 2
+    assert await store.tombstone("u1") is None
+    assert await store.tombstone("u2") is not None
+    assert await store.purge_tombstones(before=before, limit=2) == 1
+    assert await store.purge_tombstones(before=before, limit=2) == 0
+    assert await store.tombstone("u3") is not None, "the given time itself is kept"
+    await store.add(a_record("u0"))
+
+
+async def test_what_changed_since(store: Store) -> None:
+    a = await store.add(a_record("a"))
+    b = await store.add(a_record("b"))
+    await store.add(a_record("c"))
+    await store.bury("c", at=NOON)
+    a = await store.update(a)
+    tombstone = await store.tombstone("c")
+    assert await store.changed_since(0) == ((b, a), (tombstone,), 5)
+    assert await store.changed_since(2) == ((a,), (tombstone,), 5)
+    assert await store.changed_since(4) == ((a,), (), 5)
+    assert await store.changed_since(5) == ((), (), 5)
+    assert await store.changed_since(99) == ((), (), 5)
+
+
+async def test_what_was_refused_has_no_number(store: Store) -> None:
+    record = await store.add(a_record())
+    for failing in (store.add(a_record()), store.update(record.with_(revision=9))):
+        with pytest.raises(errors.IsoletError):
+            await failing
+    assert (await store.changed_since(0))[2] == 1
+
+
+F = Fence
+FENCES = {
+    "the same again": [(F(lease_uid="a", transitions=1), True)] * 3,
+    "fewer transitions": [
+        (F(lease_uid="a", transitions=5), True),
+        (F(lease_uid="a", transitions=4), False),
+        (F(lease_uid="a", transitions=5), True),
+        (F(lease_uid="a", transitions=6), True),
+        (F(lease_uid="a", transitions=5), False),
+    ],
+    "a Lease made anew starts small, the old one is refused for ever": [
+        (F(lease_uid="a", transitions=50), True),
+        (F(lease_uid="b", transitions=0), True),
+        (F(lease_uid="a", transitions=51), False),
+        (F(lease_uid="b", transitions=1), True),
+        (F(lease_uid="c", transitions=0), True),
+        (F(lease_uid="a", transitions=99), False),
+        (F(lease_uid="b", transitions=99), False),
+        (F(lease_uid="c", transitions=0), True),
+    ],
+    "shards do not know each other": [
+        (F(shard="0", lease_uid="a", transitions=9), True),
+        (F(shard="1", lease_uid="a", transitions=1), True),
+        (F(shard="1", lease_uid="b", transitions=1), True),
+        (F(shard="0", lease_uid="a", transitions=9), True),
+        (F(shard="1", lease_uid="a", transitions=9), False),
+    ],
+}
+
+
+@pytest.mark.parametrize("name", FENCES)
+async def test_fences(store: Store, name: str) -> None:
+    for number, (fence, obeyed) in enumerate(FENCES[name]):
+        if obeyed:
+            await store.check_fence(fence)
+        else:
+            with pytest.raises(errors.Fenced):
+                await store.check_fence(fence)
+        assert (await store.changed_since(0))[2] == 0, f"step {number}"
+
+
+async def test_l01_every_change_exactly_once(store: Store) -> None:
+    """Four callers, 200 assignments and cancels each, on the same few records."""
+    for number in range(4):
+        await store.add(a_record(f"u{number}"))
+
+    refusals: set[str] = set()
+
+    async def caller() -> None:
+        for turn in range(200):
+            uid = f"u{turn % 4}"
+            while True:
+                record = await store.get(uid)
+                try:
+                    await store.update(record.with_(generation=record.generation + 1))
+                    break
+                except errors.Conflict as error:
+                    refusals.add(error.reason)
+
+    await asyncio.gather(*(caller() for _ in range(4)))
+    assert refusals <= {"StaleRevision"}
+    records = await store.list()
+    assert [record.generation for record in records] == [201] * 4
+    assert [record.revision for record in records] == [201] * 4
+    assert (await store.changed_since(0))[2] == 4 + 800
+    assert len({record.sequence for record in records}) == 4
+
+
+async def test_writers_of_one_revision_have_one_winner(store: Store) -> None:
+    record = await store.add(a_record())
+    results = await asyncio.gather(
+        *(store.update(record.with_(generation=n)) for n in range(50)), return_exceptions=True
+    )
+    won = [result for result in results if not isinstance(result, Exception)]
+    assert len(won) == 1
+    assert await store.get("u1") == won[0]
+
+
+async def test_a_caller_that_gives_up_breaks_nobody(store: Store) -> None:
+    tasks = [asyncio.create_task(store.add(a_record(f"u{n}"))) for n in range(40)]
+    await asyncio.sleep(0)
+    for task in tasks[::2]:
+        task.cancel()
+    results = await asyncio.gather(*tasks, return_exceptions=True)
+    listed = {record.uid: record for record in await store.list()}
+    for number, result in enumerate(results):
+        if not isinstance(result, BaseException):
+            assert listed[f"u{number}"] == result
+    assert all(not isinstance(result, Exception) for result in results[1::2])
+
+
+async def test_a_closed_store_says_so(store: Store) -> None:
+    await store.close()
+    await store.close()
+    for call in (
+        store.get("u1"),
+        store.add(a_record()),
+        store.changed_since(0),
+        store.check_fence(Fence(lease_uid="a", transitions=1)),
+    ):
+        with pytest.raises(errors.Unavailable):
+            await call

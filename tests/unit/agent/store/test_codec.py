@@ -1,0 +1,125 @@
+"""Records as rows, and the fields that each schema version stands for."""
+
+import dataclasses
+import json
+import sqlite3
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from isolet.agent.store import codec, folder, migrations
+from isolet.base import errors, names
+from isolet.plan import reasons, sandbox_model
+from isolet.wire import execution
+from tests.contract.store.records import a_full_record, a_record
+
+PATH = Path("/state/state.db")
+
+SHAPES = {
+    1: "sha256:fcdde25ce63c3c777668e1e595f828d4eb2ff5fd99a68b205e86a7a4bcc9bc83",
+}
+"""Digest of all stored fields → the schema version in which they are so. Only ever add to it."""
+
+
+def _shape() -> dict[str, list[str]]:
+    found = {
+        kind.__name__: [f"{f.name}: {f.type}" for f in dataclasses.fields(kind)]
+        for kind in (
+            sandbox_model.SandboxRecord,
+            sandbox_model.PinnedSpec,
+            sandbox_model.Stop,
+        )
+    }
+    for model in (
+        execution.Resources,
+        execution.Outcome,
+        execution.Waiting,
+        execution.OutputFacts,
+    ):
+        fields = model.model_fields.items()
+        found[model.__name__] = [f"{name}: {field.annotation}" for name, field in fields]
+    for enum in (execution.Medium, execution.State, execution.Step):
+        found[enum.__name__] = [member.value for member in enum]
+    return found
+
+
+def test_a_change_of_what_is_stored_is_a_migration() -> None:
+    digest = names.digest(names.canonical_json(_shape()))
+    assert SHAPES[migrations.SCHEMA_VERSION] == digest, (
+        "the stored fields changed: once a version is released, add a step to MIGRATIONS and a "
+        "line here; an older agent would drop the new field from records that it writes"
+    )
+
+
+@pytest.mark.parametrize("record", [a_record(), a_full_record()], ids=["plain", "full"])
+def test_there_and_back(record: sandbox_model.SandboxRecord) -> None:
+    row = (*codec.columns(record), codec.body(record))
+    assert codec.decode(row, PATH) == record
+
+
+def test_the_body_holds_what_is_no_column() -> None:
+    body = json.loads(codec.body(a_record()))
+    every = {field.name for field in dataclasses.fields(sandbox_model.SandboxRecord)}
+    assert body.keys() | set(codec.COLUMNS) == every
+    assert not body.keys() & set(codec.COLUMNS)
+
+
+def _spoilt(**changes: object) -> str:
+    return json.dumps({**json.loads(codec.body(a_record())), **changes})
+
+
+SPOILT = {
+    "no JSON": "{",
+    "no object": "[]",
+    "a field too many": _spoilt(later=1),
+    "a field too few": "{}",
+    "another type": _spoilt(spec="x"),
+    "an unknown state": _spoilt(state="Sleeping"),
+    "a null": "null",
+}
+
+
+@pytest.mark.parametrize("name", SPOILT)
+def test_what_cannot_be_read_is_corrupt_and_not_quoted(name: str) -> None:
+    row = (*codec.columns(a_record("u1")), SPOILT[name])
+    with pytest.raises(errors.Corrupt) as caught:
+        codec.decode(row, PATH)
+    assert caught.value.message.startswith("/state/state.db: the record 'u1' cannot be read")
+    assert "Sleeping" not in caught.value.message
+
+
+@given(st.datetimes(max_value=datetime.max - timedelta(days=1)))
+def test_times_are_exact_to_the_microsecond(naive: datetime) -> None:
+    at = naive.replace(tzinfo=UTC)
+    assert codec.from_micros(codec.to_micros(at)) == at
+    assert codec.to_micros(at + timedelta(microseconds=1)) == codec.to_micros(at) + 1
+
+
+def _error(code: int) -> sqlite3.OperationalError:
+    error = sqlite3.OperationalError("text")
+    error.sqlite_errorcode = code
+    return error
+
+
+@pytest.mark.parametrize(
+    ("code", "committing", "want", "reason"),
+    [
+        (sqlite3.SQLITE_FULL, False, errors.Unavailable, reasons.NODE_STORAGE_FULL),
+        (sqlite3.SQLITE_FULL, True, errors.Unavailable, reasons.NODE_STORAGE_FULL),
+        (sqlite3.SQLITE_CORRUPT, False, errors.Corrupt, "Corrupt"),
+        (sqlite3.SQLITE_NOTADB, False, errors.Corrupt, "Corrupt"),
+        (sqlite3.SQLITE_CORRUPT | 1 << 8, False, errors.Corrupt, "Corrupt"),
+        (sqlite3.SQLITE_BUSY, False, errors.Unavailable, "Unavailable"),
+        (sqlite3.SQLITE_IOERR_FSYNC, False, errors.Unavailable, "Unavailable"),
+        (sqlite3.SQLITE_IOERR_FSYNC, True, errors.Unconfirmed, "Unconfirmed"),
+        (sqlite3.SQLITE_READONLY, True, errors.Unavailable, "Unavailable"),
+    ],
+)
+def test_errors_by_their_code(
+    code: int, committing: bool, want: type[errors.IsoletError], reason: str, tmp_path: Path
+) -> None:
+    found = folder.explain(_error(code), tmp_path / "state.db", committing=committing)
+    assert (type(found), found.reason) == (want, reason)

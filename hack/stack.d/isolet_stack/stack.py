@@ -122,10 +122,19 @@ class Stack:
         if not (self.pki / "ca.crt").exists():
             self.isolet("pki", "init", str(self.pki))
         for name in self.nodes():
-            if not (self.pki / f"{name}.crt").exists():
+            if not (self.node_pki(name) / "tls.crt").exists():
                 self.isolet("pki", "node", str(self.pki), name, "--address", "127.0.0.1")
-        if not (self.pki / "operator.crt").exists():
-            self.isolet("pki", "client", str(self.pki), "operator")
+        if not (self.operator_pki / "tls.crt").exists():
+            self.isolet("pki", "client", str(self.pki), "isolet:operator")
+
+    def node_pki(self, name: str) -> Path:
+        """Certificate, key and authority of one agent."""
+        return self.pki / "nodes" / name
+
+    @property
+    def operator_pki(self) -> Path:
+        """Certificate, key and authority of the operators."""
+        return self.pki / "clients" / "operator"
 
     def isolet(self, *arguments: str) -> str:
         """Run one of our own commands to its end."""
@@ -175,10 +184,9 @@ class Stack:
         argv = [
             *(*self.command, "agent", "--node", name, "--installation", self.installation),
             *("--state-dir", str(self.agent_folder(name)), "--run-dir", str(self.agent_run(name))),
-            *("--engine", str(node.socket), "--listen", f"127.0.0.1:{self.port(name)}"),
-            *("--tls-cert", str(self.pki / f"{name}.crt")),
-            *("--tls-key", str(self.pki / f"{name}.key")),
-            *("--tls-ca", str(self.pki / "ca.crt")),
+            *("--engine-socket", str(node.socket), "--tls-dir", str(self.node_pki(name))),
+            *("--listen", f"127.0.0.1:{self.port(name)}"),
+            *("--policy-file", str(self._policy())),
         ]
         self._start(f"agent-{name}", argv, extra or {})
 
@@ -187,11 +195,16 @@ class Stack:
         argv = [
             *(*self.command, "operator", "--kubeconfig", str(self.operator_kubeconfig)),
             *("--namespace", NAMESPACE, "--installation", self.installation),
-            *("--agent-cert", str(self.pki / "operator.crt")),
-            *("--agent-key", str(self.pki / "operator.key")),
-            *("--agent-ca", str(self.pki / "ca.crt"), "--metrics-port", "0"),
+            *("--tls-dir", str(self.operator_pki), "--metrics-port", "0"),
         ]
         self._start(f"operator-{name}", argv, extra or {})
+
+    def _policy(self) -> Path:
+        """The nodes' policy: more CPU is promised than there is, since tests mostly wait."""
+        path = self.layout.data / "policy.toml"
+        if not path.exists():
+            write_file(path, "[capacity]\ncpu = 64\n")
+        return path
 
     def _start(self, part: str, argv: list[str], extra: Mapping[str, str]) -> None:
         if self.alive(part):

@@ -11,7 +11,6 @@ import os
 import socket
 import ssl
 import stat
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from aiohttp import web
 from isolet.agent.server import auth
 from isolet.agent.server.handlers import Limits
 from isolet.base import errors, log, tls
+from isolet.base.clock import Clock
 
 _BACKLOG = 128
 _MAX_SOCKET_PATH = 107
@@ -104,9 +104,11 @@ class TLSListener(Listener):
         make_app: Callable[[auth.Identify], web.Application],
         limits: Limits,
         files: tls.TLSFiles,
+        clock: Clock,
     ) -> None:
         super().__init__(sock, make_app(self._identify), limits)
         self._files = files
+        self._clock = clock
         self._stamp: tls.Stamp | None = None
         self._context: ssl.SSLContext | None = None
         self._failure = ""
@@ -148,7 +150,7 @@ class TLSListener(Listener):
         transport = request.transport
         if transport is None or transport.get_extra_info("sslcontext") is not self._context:
             raise auth.stale()
-        return auth.tls_peer(request, now=time.time())
+        return auth.tls_peer(request, now=self._clock.now().timestamp())
 
 
 def tcp_socket(host: str, port: int) -> socket.socket:

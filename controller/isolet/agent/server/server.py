@@ -10,6 +10,7 @@ from isolet.agent.server import app, auth, listeners
 from isolet.agent.server.handlers import Handlers, Limits
 from isolet.agent.server.metrics import ServerMetrics
 from isolet.base import log, tls
+from isolet.base.clock import Clock, SystemClock
 from isolet.wire.agent_api import AgentAPI
 
 _REFRESH_SECONDS = 5.0
@@ -25,11 +26,13 @@ class AgentServer:
         *,
         limits: Limits | None = None,
         metrics: ServerMetrics | None = None,
+        clock: Clock | None = None,
         refresh_seconds: float = _REFRESH_SECONDS,
     ) -> None:
         self._limits = limits or Limits()
         self._metrics = metrics or ServerMetrics()
         self._handlers = Handlers(api, self._limits, self._metrics)
+        self._clock = clock or SystemClock()
         self._refresh_seconds = refresh_seconds
         self._listeners: list[listeners.Listener] = []
         self._paths: list[Path] = []
@@ -56,7 +59,7 @@ class AgentServer:
             OSError: the address or the files cannot be used.
         """
         sock = listeners.tcp_socket(host, port)
-        listener = listeners.TLSListener(sock, self._app, self._limits, files)
+        listener = listeners.TLSListener(sock, self._app, self._limits, files, self._clock)
         self._listeners.append(listener)
         await listener.open()
         if self._refresher is None:

@@ -80,7 +80,7 @@ def test_what_is_right_passes(good: ExecutionSpec) -> None:
 @pytest.mark.parametrize(
     ("bad", "want"),
     [
-        # Images (bug report I13): a tag moves, an upper-case or short digest is none.
+        # Images: a tag moves, an upper-case or short digest is none.
         (spec(image="python:3.12"), ("image", "ImagePinned")),
         (spec(image="python"), ("image", "ImagePinned")),
         (spec(image=f"python:3@sha256:{HEX}"), ("image", "ImagePinned")),
@@ -90,7 +90,7 @@ def test_what_is_right_passes(good: ExecutionSpec) -> None:
         (spec(image=""), ("image", "ImagePinned")),
         (spec(runtime="runc"), ("runtime", "RuntimeAllowed")),
         (spec(runtime=""), ("runtime", "RuntimeAllowed")),
-        # Users (seed 000): both parts numeric and at least 1.
+        # Users: both parts numeric and at least 1.
         *(
             (spec(user=user), ("user", "UserNumeric"))
             for user in (
@@ -108,7 +108,7 @@ def test_what_is_right_passes(good: ExecutionSpec) -> None:
                 "",
             )
         ),
-        # Bounds of the types themselves (E08, E09): nobody's word is taken for them.
+        # Bounds of the types themselves: nobody's word is taken for them.
         (sizes(pids=0), ("resources.pids", "Bounds")),
         (sizes(pids=-1), ("resources.pids", "Bounds")),
         (sizes(cpu_millis=0), ("resources.cpuMillis", "Bounds")),
@@ -116,7 +116,7 @@ def test_what_is_right_passes(good: ExecutionSpec) -> None:
         (sizes(output_bytes=65 * MIB), ("resources.outputBytes", "Bounds")),
         (spec(status_tail_bytes=5000), ("statusTailBytes", "Bounds")),
         (spec(maximum_deadline_seconds=90_000), ("maximumDeadlineSeconds", "Bounds")),
-        # Bigger than the node (E07).
+        # Bigger than the node.
         (sizes(cpu_millis=64_000), ("resources.cpuMillis", "NodeCapacity")),
         (sizes(memory_bytes=16 << 30), ("resources.memoryBytes", "NodeCapacity")),
         # Everything on a tmpfs counts as memory.
@@ -142,7 +142,7 @@ def test_what_is_right_passes(good: ExecutionSpec) -> None:
         (spec(command=("", "b")), ("command.0", "ProgramNamed")),
         (spec(command=("x" * 131_000,) * 17), ("command", "TotalSize")),
         (spec(command=("x",) * 300_000), ("command", "TotalSize")),
-        # Environment (K02, K06).
+        # Environment.
         (env(("GITHUB_TOKEN", b"x")), ("env.0.name", "CredentialFromSecret")),
         (env(("MYTOKEN", b"x")), ("env.0.name", "CredentialFromSecret")),
         (env(("APIKEY", b"x")), ("env.0.name", "CredentialFromSecret")),

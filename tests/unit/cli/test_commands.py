@@ -1,0 +1,149 @@
+"""The commands: what they say, and how a wrong configuration ends."""
+
+import json
+import socket
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+import isolet
+from isolet.agent import run, settings
+from isolet.base import errors
+from isolet.cli.main import main
+
+
+def isolet_(*words: str, **env: str) -> Result:
+    return CliRunner(env=env).invoke(main, list(words), catch_exceptions=False)
+
+
+def test_version() -> None:
+    assert isolet_("version").output == f"{isolet.__version__}\n"
+
+
+def test_crds() -> None:
+    listing = json.loads(isolet_("crds").output)
+    assert {item["kind"] for item in listing["items"]} == {"CustomResourceDefinition"}
+    assert "executions.isolet.dev" in {item["metadata"]["name"] for item in listing["items"]}
+
+
+@pytest.mark.parametrize("words", [(), ("agent",), ("operator",), ("watchdog",), ("pki", "node")])
+def test_each_command_explains_itself(words: tuple[str, ...]) -> None:
+    shown = isolet_(*words, "--help")
+    assert shown.exit_code == 0
+    assert "Usage: " in shown.output
+
+
+def test_certificates_from_the_command_line(tmp_path: Path) -> None:
+    folder = str(tmp_path / "pki")
+    assert isolet_("pki", "init", folder).exit_code == 0
+    made = isolet_("pki", "node", folder, "node-1", "--address", "10.0.0.1")
+    assert made.output.split()[0] == f"{folder}/nodes/node-1/tls.crt"
+    made = isolet_("pki", "client", folder, "isolet:operator", "--days", "30")
+    assert (tmp_path / "pki" / "clients" / "operator" / "tls.key").exists()
+    again = isolet_("pki", "init", folder)
+    assert (again.exit_code, again.stderr) == (1, f"Error: {folder} has an authority already\n")
+    wrong = isolet_("pki", "node", folder, "NODE")
+    assert wrong.exit_code == 2
+    assert len(wrong.stderr.splitlines()) == 1
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[settings.AgentSettings]:
+    """What an agent would have been started with."""
+    found: list[settings.AgentSettings] = []
+    monkeypatch.setattr(run, "main", found.append)
+    return found
+
+
+def test_without_a_word_the_defaults_hold(started: list[settings.AgentSettings]) -> None:
+    assert isolet_("agent").exit_code == 0
+    (got,) = started
+    assert got.node == socket.gethostname().lower()
+    assert (got.installation, got.listen, got.watchdog) == ("default", None, True)
+    assert got.socket_path == Path("/run/isolet/agent.sock")
+    assert got.deadlines == Path("/run/isolet/deadlines.json")
+
+
+def test_options_win_over_environment_and_file(
+    started: list[settings.AgentSettings], tmp_path: Path
+) -> None:
+    file = tmp_path / "agent.toml"
+    file.write_text(
+        'node = "from-file"\ninstallation = "from-file"\nstateDir = "/from/file"\n'
+        'listen = "[::]:7443"\ntlsDir = "/tls"\nsocket = "/from/file.sock"\nwatchdog = false\n'
+    )
+    words = ("agent", "--config", str(file), "--node", "from-option")
+    env = {"ISOLET_AGENT_INSTALLATION": "from-env", "ISOLET_AGENT_NODE": "from-env"}
+    assert isolet_(*words, **env).exit_code == 0
+    (got,) = started
+    assert (got.node, got.installation) == ("from-option", "from-env")
+    assert (got.state_dir, got.socket_path) == (Path("/from/file"), Path("/from/file.sock"))
+    assert (got.listen, got.watchdog) == ("[::]:7443", False)
+    assert settings.host_and_port("[::]:7443") == ("::", 7443)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("stateDirectory = '/x'", "stateDirectory: there is no such key"),
+        ("state_dir = '/x'", "state_dir: there is no such key"),
+        ("stateDir = 'relative'", "stateDir: must be an absolute path"),
+        ("node = 'Node_1'", "node: "),
+        ("node = ''", "node: "),
+        ("installation = 'a b'", "installation: "),
+        ("listen = '7443'\ntlsDir = '/t'", "listen: must be <address>:<port>"),
+        ("listen = '0.0.0.0:99999'\ntlsDir = '/t'", "listen: must be <address>:<port>"),
+        ("listen = '0.0.0.0:7443'", "listen needs tlsDir"),
+        ("logLevel = 'loud'", "logLevel: "),
+        ("watchdog = 'maybe'", "watchdog: "),
+        ("node = [", "not TOML"),
+        ("\xff", "there is no such key|not TOML"),
+    ],
+)
+def test_a_wrong_configuration_is_one_line_and_code_2(
+    started: list[settings.AgentSettings], tmp_path: Path, text: str, said: str
+) -> None:
+    file = tmp_path / "agent.toml"
+    file.write_bytes(text.encode("latin-1"))
+    ended = isolet_("agent", "--config", str(file))
+    assert ended.exit_code == 2
+    assert any(part in ended.stderr for part in said.split("|"))
+    assert len(ended.stderr.splitlines()) == 1
+    assert started == []
+
+
+def test_a_configuration_that_is_not_there_is_named(tmp_path: Path) -> None:
+    ended = isolet_("agent", "--config", str(tmp_path / "none.toml"))
+    assert (ended.exit_code, ended.stderr) == (
+        2,
+        f"Error: {tmp_path}/none.toml: No such file or directory\n",
+    )
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "line"),
+    [
+        (errors.Conflict("another agent holds\nthe folder"), 1, "another agent holds the folder"),
+        (errors.Invalid("policy file /p: x"), 2, "policy file /p: x"),
+        (FileNotFoundError(2, "No such file or directory", "/t/tls.crt"), 1, "/t/tls.crt: No such"),
+        (OSError("odd"), 1, "odd"),
+    ],
+)
+def test_a_start_that_fails_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, code: int, line: str
+) -> None:
+    def fail(_settings: object) -> None:
+        raise error
+
+    monkeypatch.setattr(run, "main", fail)
+    ended = isolet_("agent")
+    assert ended.exit_code == code
+    assert ended.stderr.startswith(f"Error: {line}")
+    assert len(ended.stderr.splitlines()) == 1
+
+
+def test_an_operator_without_its_certificates_does_not_start(tmp_path: Path) -> None:
+    ended = isolet_("operator", "--tls-dir", str(tmp_path))
+    assert ended.exit_code == 1
+    assert "tls.crt: No such file" in ended.stderr

@@ -7,9 +7,9 @@ whether the request was sent, never by text. No call is ever repeated here.
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 from urllib import parse
 
 from isolet.agent.engine import http, transport
@@ -21,6 +21,7 @@ NEWEST = (1, 51)
 """Docker 28; a newer engine answers in this version."""
 
 _KEEP = frozenset("-_.")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,13 +49,15 @@ class Reply:
     status: int
     headers: Mapping[str, str]
     body: bytes
+    unreadable: type[errors.IsoletError] = errors.Unavailable
+    """What an answer that makes no sense is: unconfirmed if it was to a change."""
 
-    def json(self) -> Any:
-        """The body, parsed. Raises Unavailable when it is no JSON."""
+    def read(self, reader: Callable[[Any], T]) -> T:
+        """What `reader` makes of the body's JSON. Raises `unreadable` if it cannot."""
         try:
-            return json.loads(self.body)
-        except ValueError:
-            raise errors.Unavailable("the engine's answer is not JSON") from None
+            return reader(json.loads(self.body))
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            raise self.unreadable("the engine's answer cannot be read") from error
 
 
 class API:
@@ -161,8 +164,9 @@ class API:
                         method, target, {"Connection": "close"}, _encoded(body)
                     )
                     answer = await http.exchange(connection, request)
-                    reply = Reply(answer.status, answer.headers, await answer.read(of=method))
-        return reply
+                    body_bytes = await answer.read(of=method)
+        unreadable = errors.Unconfirmed if changes else errors.Unavailable
+        return Reply(answer.status, answer.headers, body_bytes, unreadable)
 
     @contextlib.asynccontextmanager
     async def _open(

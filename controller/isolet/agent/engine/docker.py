@@ -48,23 +48,24 @@ class DockerEngine:
 
     async def info(self) -> base.EngineInfo:
         """Identity and configuration of the engine."""
-        raw = (await self._api.get("/info", within=self._timeouts.scan)).json()
-        version = (await self._api.get("/version")).json()
+        reply = await self._api.get("/info", within=self._timeouts.scan)
+        version = (await self._api.get("/version")).read(dict)
+        spoken = await self._api.version()
         started = await asyncio.to_thread(process.started_boottime, self._api.socket_path)
-        return inspected.info(raw, version, await self._api.version(), started)
+        return reply.read(lambda raw: inspected.info(raw, version, spoken, started))
 
     # --- images -----------------------------------------------------------------------------------
 
     async def images(self) -> Sequence[base.Image]:
         """All local images."""
         reply = await self._api.get("/images/json", within=self._timeouts.scan)
-        return [inspected.listed_image(raw) for raw in reply.json()]
+        return reply.read(lambda raw: [inspected.listed_image(entry) for entry in raw])
 
     async def image(self, reference: str) -> base.Image:
         """The local image that `reference` names; never pulls."""
         if not _IMAGE_REFERENCE.fullmatch(reference) or ".." in reference or "//" in reference:
             raise errors.Invalid(f"not an image reference: {reference!r}")
-        return inspected.image((await self._api.get(f"/images/{reference}/json")).json())
+        return (await self._api.get(f"/images/{reference}/json")).read(inspected.image)
 
     async def image_has(self, image_id: str, paths: Sequence[str]) -> Mapping[str, bool]:
         """For each absolute path, whether the image has a file there."""
@@ -96,11 +97,11 @@ class DockerEngine:
             {"all": "1", "filters": api.label_filter(labels)},
             within=self._timeouts.scan,
         )
-        return [inspected.summary(raw) for raw in reply.json()]
+        return reply.read(lambda raw: [inspected.summary(entry) for entry in raw])
 
     async def inspect(self, name_or_id: str) -> base.Container:
         """One container."""
-        return inspected.container((await self._api.get(_path(name_or_id, "json"))).json())
+        return (await self._api.get(_path(name_or_id, "json"))).read(inspected.container)
 
     async def create(self, config_: base.SandboxConfig) -> str:
         """Create, do not start. Returns the id."""
@@ -113,8 +114,7 @@ class DockerEngine:
         reply = await self._api.change(
             "POST", "/containers/create", {"name": api.quoted(name)}, body
         )
-        container_id: str = reply.json()["Id"]
-        return container_id
+        return reply.read(inspected.identity)
 
     async def start(self, container_id: str) -> None:
         """Start once.
@@ -329,7 +329,7 @@ class DockerEngine:
             "Tty": False,
         }
         reply = await self._api.change("POST", _path(container_id, "exec"), body=body)
-        exec_id = str(reply.json()["Id"])
+        exec_id = reply.read(inspected.identity)
         start = {"Detach": False, "Tty": False}
         async with self._api.hijack(f"/exec/{exec_id}/start", start) as (connection, rest):
             stream = execs.Exec(exec_id, connection, rest)
@@ -339,8 +339,7 @@ class DockerEngine:
 
     async def inspect_exec(self, exec_id: str) -> base.ExecFacts:
         """State of an exec."""
-        raw = (await self._api.get(f"/exec/{api.quoted(exec_id)}/json")).json()
-        return base.ExecFacts(running=bool(raw["Running"]), exit_code=raw.get("ExitCode"))
+        return (await self._api.get(f"/exec/{api.quoted(exec_id)}/json")).read(inspected.exec_facts)
 
     # --- volumes ----------------------------------------------------------------------------------
 
@@ -349,7 +348,7 @@ class DockerEngine:
         reply = await self._api.get(
             "/volumes", {"filters": api.label_filter(labels)}, within=self._timeouts.scan
         )
-        return [inspected.volume(raw) for raw in reply.json()["Volumes"] or ()]
+        return reply.read(lambda raw: [inspected.volume(entry) for entry in raw["Volumes"] or ()])
 
     async def create_volume(
         self, name: str, labels: Mapping[str, str], options: Mapping[str, str]
@@ -361,9 +360,8 @@ class DockerEngine:
             "DriverOpts": dict(options),
             "Labels": dict(labels),
         }
-        return inspected.volume(
-            (await self._api.change("POST", "/volumes/create", body=body)).json()
-        )
+        reply = await self._api.change("POST", "/volumes/create", body=body)
+        return reply.read(inspected.volume)
 
     async def remove_volume(self, name: str) -> None:
         """Remove; gone is not an error."""

@@ -208,6 +208,16 @@ def volume(raw: Mapping[str, Any]) -> base.Volume:
     )
 
 
+def exec_facts(raw: Mapping[str, Any]) -> base.ExecFacts:
+    """From `/exec/{id}/json`."""
+    return base.ExecFacts(running=bool(raw["Running"]), exit_code=raw.get("ExitCode"))
+
+
+def identity(raw: Mapping[str, Any]) -> str:
+    """The id of what was just made."""
+    return str(raw["Id"])
+
+
 def event(raw: Mapping[str, Any]) -> base.EngineEvent:
     """From a line of `/events`.
 

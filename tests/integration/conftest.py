@@ -26,7 +26,7 @@ def kube() -> Iterator[Kube]:
 
 
 @pytest.fixture(scope="session")
-def installed(kube: Kube) -> Kube:
+def installed(kube: Kube) -> Iterator[Kube]:
     """The API server with CRDs and admission policies, in force.
 
     The administrator that tests speak as counts as Isolet itself; a tenant is impersonated.
@@ -36,13 +36,20 @@ def installed(kube: Kube) -> Kube:
     for document in crd.documents():
         name = document["metadata"]["name"]
         eventually(lambda name=name: _established(kube, name), f"{name} established")
+    before = kube.get("ConfigMap", *IDENTITIES).body.get("data")
     for document in admission.documents():
         if document["metadata"]["name"] == policy_identity.IDENTITIES:
-            document = {**document, "data": {**document["data"], "groups": "system:masters\n"}}
+            data = before or document["data"]
+            before = data
+            groups = f"{data.get('groups', '')}\nsystem:masters\n"
+            document = {**document, "data": {**data, "groups": groups}}
         kube.apply(document).must()
     _grant_tenants(kube)
     eventually(lambda: _in_force(kube), "the policies in force", seconds=60)
-    return kube
+    yield kube
+    kube.patch("ConfigMap", IDENTITIES[0], {"data": before}, IDENTITIES[1]).must()
+    for kind in ("ClusterRoleBinding", "ClusterRole"):
+        kube.delete(kind, "isolet-test-tenant").must()
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +59,7 @@ def namespace(installed: Kube) -> Iterator[str]:
         yield name
 
 
+IDENTITIES = (policy_identity.IDENTITIES, policy_identity.SYSTEM_NAMESPACE)
 TENANT = "tenant"
 """A user who may do anything with Isolet's kinds and is not Isolet."""
 

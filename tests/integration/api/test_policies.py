@@ -33,7 +33,7 @@ RELEASE = {"isolet.dev/force-release": "the node burnt down"}
 
 
 @pytest.fixture(scope="module")
-def server(installed: Kube) -> Kube:
+def server(installed: Kube) -> Iterator[Kube]:
     """The operator's service account may do what the tenant may, as far as RBAC goes."""
     binding = {
         "apiVersion": "rbac.authorization.k8s.io/v1",
@@ -53,7 +53,8 @@ def server(installed: Kube) -> Kube:
         ],
     }
     installed.apply(binding).must()
-    return installed
+    yield installed
+    installed.delete("ClusterRoleBinding", "isolet-test-operator").must()
 
 
 def _with(obj: dict[str, Any], **metadata: Any) -> dict[str, Any]:

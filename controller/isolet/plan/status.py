@@ -19,8 +19,8 @@ from isolet.plan.binding import Binding, Pinned, deadline_seconds
 from isolet.plan.model import ExecutionFacts
 from isolet.wire.execution import ExecutionObserved, Resources
 
-_JITTER = timedelta(seconds=2)
-"""An agent computes its wall-clock deadline from another clock; less than this is no change."""
+_JITTER = timedelta(seconds=1)
+"""An agent may compute its deadline from another clock; this much is no change."""
 
 _NEVER_STALLED = frozenset({reasons.CANCELLED})
 """Failures that are what somebody asked for."""
@@ -140,7 +140,7 @@ def _whole(when: datetime | None) -> datetime | None:
 def _steady(stored: datetime | None, new: datetime | None) -> datetime | None:
     if stored is None or new is None:
         return new or stored
-    return stored if abs(new - stored) < _JITTER else new
+    return stored if abs(new - stored) <= _JITTER else new
 
 
 def _retained_until(picture: Picture, ended: datetime | None) -> datetime | None:

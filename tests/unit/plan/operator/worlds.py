@@ -212,7 +212,7 @@ def a_node(
     known = Known(record) if isinstance(record, ExecutionObserved) else (record or Absent())
     base = NodeFacts(
         object=a_node_object(name, **(object_ or {})),
-        report=a_report(name, **(report or {})),
+        report=a_report(**{"name": name, **(report or {})}),
         reachable=True,
         synced=True,
         record=known,

@@ -1,8 +1,9 @@
 """Launch folders: one folder for each sandbox on a host tmpfs, mounted read-only in that one.
 
 They hold env values and arguments, so they may lie in memory only and go with a reboot: where the
-root is not on a tmpfs, one is mounted there. The root is closed to everyone but its owner;
-sandbox they are the non-root user's, who reaches no other folder.
+root is not on a tmpfs, one is mounted there. The root is closed to everyone but its owner; the
+folders and files below it are readable because inside a sandbox they are the non-root user's, who
+reaches no other folder.
 """
 
 import os
@@ -35,17 +36,18 @@ class LaunchFolders:
         self._magic = magic
 
     async def prepare(self) -> None:
-        """Make the root, once, at the start of the agent; a tmpfs of an earlier agent is taken over.
+        """Make the root, once, at the start; a tmpfs of an earlier agent is taken over.
 
         Raises:
-            Refused: the root is not on a tmpfs and none could be mounted.
+            Refused: the root is a link, or no tmpfs after all.
+            Unavailable: it is not on a tmpfs and none can be mounted.
         """
         self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if self._root.is_symlink():
+            raise errors.Refused(f"launch folder {self._root} is a link: name the folder itself")
         if self._magic(self._root) != statfs.TMPFS:
-            options = f"size={SIZE_BYTES},mode=0700,nosuid,nodev,noexec"
-            argv = ("mount", "-t", "tmpfs", "-o", options, "isolet", str(self._root))
-            await commands.run(argv, timeout=MOUNT_SECONDS)
-        if self._root.is_symlink() or self._magic(self._root) != statfs.TMPFS:
+            await self._mount()
+        if self._magic(self._root) != statfs.TMPFS:
             raise errors.Refused(
                 f"launch folder {self._root} is not on a tmpfs: it holds values that may not reach "
                 "a disk; mount a tmpfs there",
@@ -54,6 +56,18 @@ class LaunchFolders:
         self._root.chmod(0o700)
         shutil.rmtree(self._root / _STAGING, ignore_errors=True)
         (self._root / _STAGING).mkdir(mode=0o700)
+
+    async def _mount(self) -> None:
+        """Mount a tmpfs at the root; one that is never swapped out where the kernel has that."""
+        options = f"size={SIZE_BYTES},mode=0700,nosuid,nodev,noexec"
+        for extra in (",noswap", ""):
+            argv = ("mount", "-t", "tmpfs", "-o", options + extra, "isolet", str(self._root))
+            try:
+                await commands.run(argv, timeout=MOUNT_SECONDS)
+                return
+            except errors.Unavailable:
+                if not extra:
+                    raise
 
     async def unmount(self) -> None:
         """Give the memory back: when the installation is taken off the node.

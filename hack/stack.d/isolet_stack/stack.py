@@ -249,10 +249,14 @@ class Stack:
     def up(self) -> None:
         """Install, start what is not running, wait until every node is ready."""
         self.install()
+        self.start_missing()
+        self.wait_ready()
+
+    def start_missing(self) -> None:
+        """Start the agents and the operator that do not run."""
         for name in self.nodes():
             self.start_agent(name)
         self.start_operator()
-        self.wait_ready()
 
     def wait_ready(self) -> None:
         """Until every ExecutionNode says Ready."""

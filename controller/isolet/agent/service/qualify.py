@@ -74,7 +74,7 @@ class Qualifier:
         runtimes = [await self._runtime(info, name) for name in self._context.policy.runtimes]
         conditions.append(_runtimes_condition(runtimes))
         disk = await self._disk()
-        conditions.append(verdict("DiskWorkspaces", disk, "DiskUnusable", "a disk was made"))
+        conditions.append(verdict("DiskWorkspaces", disk, "LoopDevicesMissing", "a disk was made"))
         proved = tuple(name for name, problem in runtimes if problem is None)
         return Qualification(
             conditions=tuple(conditions),
@@ -153,7 +153,7 @@ def _runtimes_condition(runtimes: list[tuple[str, str | None]]) -> NodeCondition
     problems = [problem for _, problem in runtimes if problem is not None]
     good = "a sandbox was started with " + ", ".join(name for name, _ in runtimes)
     return verdict(
-        "RuntimeQualified", "; ".join(problems) if problems else None, "RuntimeUnusable", good
+        "RuntimeQualified", "; ".join(problems) if problems else None, "RuntimeUnqualified", good
     )
 
 
@@ -163,7 +163,7 @@ def _engine_down(message: str) -> Qualification:
         conditions=(
             verdict("EngineReady", message, "EngineUnavailable", ""),
             NodeCondition(
-                type="RuntimeQualified", status="Unknown", reason="NotChecked", message=unknown
+                type="RuntimeQualified", status="Unknown", reason="NotProbed", message=unknown
             ),
         )
     )

@@ -7,8 +7,9 @@ Every call is bounded in time by kind of call. What a call can raise:
 - `Refused`: the engine rejected the request itself; its message is kept (start of a program that
   cannot be run, a runtime it does not know).
 - `Unavailable`: the engine did not answer or is shutting down, and the call changed nothing.
-- `Unconfirmed`: a call that changes something was sent and its answer never came. It is never
-  repeated by the engine package; the caller looks.
+- `Unconfirmed`: a call that changes something was sent and its answer never came, or said that it
+  failed on the way. It is never repeated by the engine package; the caller looks.
+- `Invalid`: a name or reference that no engine object can have; nothing was sent.
 """
 
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -57,7 +58,8 @@ class EngineInfo:
     warnings: tuple[str, ...] = ()
     started_boottime: float | None = None
     """When the engine's process was started, on the boot-time clock: the listener's credentials on
-    its socket name its pid. What ended before it has an incomplete log (facts/hard-joints F)."""
+    its socket name its pid. What ended while no engine ran has lost its log. None if the agent
+    cannot see the engine's process."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -185,7 +187,7 @@ class OutputFrame:
     """A piece of one stream, exact bytes.
 
     `index` counts the frames of that stream from 1 in stored order, which is stable: a reader that
-    saw index n resumes after it (facts/hard-joints A: a `since=` resume loses lines).
+    saw index n resumes after it. (Resuming by time loses lines: the two streams are stamped apart.)
     """
 
     stream: Stream
@@ -222,7 +224,10 @@ class ExecStream(Protocol):
     id: str
 
     def output(self) -> AsyncIterator[tuple[Stream, bytes]]:
-        """Output as it comes; ends when the exec's streams are closed."""
+        """Output as it comes; ends when the exec's streams are closed, and its input with them.
+
+        The end does not tell how the exec ended: ask `inspect_exec`.
+        """
         ...
 
     async def write(self, data: bytes) -> None:
@@ -252,7 +257,8 @@ class Engine(Protocol):
     async def image_has(self, image_id: str, paths: Sequence[str]) -> Mapping[str, bool]:
         """For each absolute path, whether the image has a file there (links followed).
 
-        Uses a container that is never started, labelled `labels`-less kind `probe`, and removes it.
+        Uses a container that is never started, with the installation's label and the kind `probe`,
+        and removes it.
         """
         ...
 
@@ -279,7 +285,7 @@ class Engine(Protocol):
     async def kill(self, container_id: str) -> None:
         """KILL the whole sandbox. Not running or gone is not an error. Unpauses first.
 
-        Killing a paused runsc container leaks it (facts/hard-joints E).
+        A paused runsc container that is killed leaks its shim and its cgroup.
         """
         ...
 
@@ -303,7 +309,9 @@ class Engine(Protocol):
     ) -> AsyncIterator[OutputFrame]:
         """Stored output after the given frame index of each stream, then, if `follow`, live.
 
-        Ends at the container's end. Newlines that the log driver dropped are restored.
+        Ends when what is stored has been read, with `follow` at the container's end. Newlines that
+        the log driver dropped are restored. Raises Unavailable when the engine ends it sooner, and
+        Conflict when fewer frames are stored than `after` says or the container is being removed.
         """
         ...
 

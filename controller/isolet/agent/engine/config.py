@@ -2,7 +2,7 @@
 
 Pure. `bounds` says what `SandboxConfig` demands, `isolet.agent.engine.inspected.bounds` reads the
 same keys back from the engine, and `differences` compares them. A sandbox that differs in any key
-must not be started (docs/security.md).
+must not be started.
 """
 
 from collections.abc import Mapping

@@ -80,7 +80,9 @@ async def test_what_is_paused_is_thawed_before_it_is_ended(tmp_path, call, statu
         assert asked(scripted) == [step.format(call) for step in want]
 
 
-@pytest.mark.parametrize("reply", [answer(404), answer(409), answer(204)])
+@pytest.mark.parametrize(
+    "reply", [answer(404), answer(409), answer(204)], ids=["gone", "ended", "ok"]
+)
 async def test_a_kill_that_came_too_late_is_no_error(tmp_path, reply):
     script = [(INSPECT, inspect("running")), ("POST .*/kill", reply)]
     async with Scripted(tmp_path / "s", script) as scripted:
@@ -113,7 +115,11 @@ async def test_a_failed_start_that_never_ran_is_refused(tmp_path, status):
             await engine_on(scripted).start(ID)
 
 
-@pytest.mark.parametrize("look", [inspect("running"), answer(500), HANG, GONE])
+@pytest.mark.parametrize(
+    "look",
+    [inspect("running"), answer(500), HANG, GONE],
+    ids=["runs", "no look", "silence", "gone"],
+)
 async def test_a_failed_start_that_may_have_run_is_unconfirmed(tmp_path, look):
     script = [(INSPECT, look), ("POST .*/start", answer(500))]
     async with Scripted(tmp_path / "s", script) as scripted:
@@ -150,7 +156,16 @@ async def test_a_removal_ends_when_it_is_gone(tmp_path, deletes, looks, count):
         assert deletes == [f"DELETE /v1.41/containers/{ID}?force=1&v=1"] * count
 
 
-@pytest.mark.parametrize("delete", [answer(204), answer(500), b"", HANG, answer(409)])
+NOT_CONFIRMED = {
+    "done, it says": answer(204),
+    "failed": answer(500),
+    "answer lost": b"",
+    "silence": HANG,
+    "for ever in progress": answer(409),
+}
+
+
+@pytest.mark.parametrize("delete", NOT_CONFIRMED.values(), ids=NOT_CONFIRMED.keys())
 async def test_a_removal_that_is_not_confirmed(tmp_path, delete):
     script = [(INSPECT, inspect("dead")), (DELETE, delete)]
     async with Scripted(tmp_path / "s", script) as scripted:

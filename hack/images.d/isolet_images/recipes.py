@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
+import os
 import platform
 import re
+import signal
 import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import IO
 
 from isolet_cluster import leftovers
 from isolet_cluster.errors import ClusterError, log_tail, say
@@ -174,7 +178,6 @@ def _python_recipe(tools: Path, scratch: Path) -> Recipe:
 
     def write(target: Path) -> None:
         root = scratch / "python-root"
-        clear(root)
         started = time.time()
         _debootstrap(tools, suite, root, scratch / "debootstrap.log")
         # A person's name for the uid that sandboxes run as, as in the small image.
@@ -201,23 +204,37 @@ def _debootstrap(tools: Path, suite: str, root: Path, log: Path) -> None:
         str(root),
         *([mirror] if mirror else []),
     ]
-    with log.open("wb") as output:
-        try:
-            done = subprocess.run(
-                argv,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                timeout=DEBOOTSTRAP_SECONDS,
-                check=False,
-            )
-        except subprocess.TimeoutExpired:
-            raise ClusterError(
-                f"debootstrap took more than {DEBOOTSTRAP_SECONDS} s, see {log}"
-            ) from None
-    if done.returncode:
+    with log.open("wb") as output, root.with_suffix(".lock").open("w") as lock:
+        # The child holds the lock as well: should we be killed, the next call waits for the orphan
+        # instead of working in its folder.
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        clear(root)
+        code = _run_bounded(argv, output, lock.fileno())
+    if code is None:
+        raise ClusterError(f"debootstrap took more than {DEBOOTSTRAP_SECONDS} s, see {log}")
+    if code:
         raise ClusterError(f"debootstrap failed. The end of its log {log}:\n{log_tail(log)}")
     say("  Debian packages are unpacked, packing the image")
+
+
+def _run_bounded(argv: list[str], output: IO[bytes], keep_open: int) -> int | None:
+    """Its exit code; None when it took too long. Nothing of it outlives this call."""
+    child = subprocess.Popen(
+        argv,
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=output,
+        start_new_session=True,
+        pass_fds=[keep_open],
+    )
+    try:
+        return child.wait(DEBOOTSTRAP_SECONDS)
+    except subprocess.TimeoutExpired:
+        return None
+    finally:
+        if child.poll() is None:
+            os.killpg(child.pid, signal.SIGKILL)
+            child.wait()
 
 
 def clear(root: Path) -> None:

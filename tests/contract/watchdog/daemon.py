@@ -42,10 +42,18 @@ class Daemon:
         finally:
             connection.close()
 
-    def run(self, name: str, command: list[str], *, installation: str = "test", **host: Any) -> str:
+    def run(
+        self,
+        name: str,
+        command: list[str],
+        *,
+        installation: str = "test",
+        image: str | None = None,
+        **host: Any,
+    ) -> str:
         """Create and start a sandbox as the agent would; returns its id."""
         config = {
-            "Image": environment("ISOLET_IMAGE_SHELL"),
+            "Image": image or environment("ISOLET_IMAGE_SHELL"),
             "Cmd": command,
             "Entrypoint": [],
             "User": "65532:65532",

@@ -129,7 +129,7 @@ async def test_release_leaves_nothing_and_may_be_repeated(
     await disks.make("u1", 4 * MIB, *OWNER)
     await disks.release("u1")
     assert (await disks.list(), _ours(tmp_path)) == ((), [])
-    assert list((tmp_path / "disks").rglob("*.img")) == []
+    assert _files(tmp_path) == []
     await disks.release("u1")
     await disks.release("never-there")
 
@@ -259,11 +259,29 @@ async def test_usable_says_why_not(
     disks: DiskWorkspaces, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert await disks.usable() is None
-    assert await disks.list() == ()
+    assert _files(tmp_path) == []
     monkeypatch.setattr(commands, "_ENV", {"PATH": "/no/such"})
     assert "mkfs.ext4 cannot be run here" in str(await disks.usable())
     assert await DiskWorkspaces(tmp_path / "no" / "such").usable() is not None
-    assert await disks.list() == ()
+    assert _files(tmp_path) == []
+
+
+async def test_a_probe_that_a_crash_left_is_removed_at_the_start(
+    disks: DiskWorkspaces, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def crash(self: DiskWorkspaces, image: Path) -> None:
+        raise errors.Unavailable("killed here")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(DiskWorkspaces, "_remove", crash)
+        assert await disks.usable() == "killed here"
+    assert len(_ours(tmp_path)) == 1
+    await DiskWorkspaces(tmp_path / "disks").prepare()
+    assert (_ours(tmp_path), _files(tmp_path)) == ([], [])
+
+
+def _files(tmp_path: Path) -> list[Path]:
+    return list((tmp_path / "disks").rglob("*.img"))
 
 
 async def test_a_command_that_hangs_is_ended() -> None:

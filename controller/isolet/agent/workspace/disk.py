@@ -6,6 +6,7 @@ built aside and moved into place when it is whole, so one that is in place can b
 
     <root>/making/<uid>.img   being built; worth nothing after a crash
     <root>/ready/<uid>.img    whole
+    <root>/probe/             the disk of `usable`, for as long as it takes
 """
 
 import asyncio
@@ -78,12 +79,16 @@ class DiskWorkspaces:
         Raises:
             Refused: the root is not on a local file system.
         """
-        for folder in (self._root, self._root / "ready", self._root / "making"):
+        for name in ("", "ready", "making", "probe"):
+            folder = self._root / name
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             folder.chmod(0o700)
         statfs.require_local(self._root, statfs.magic(self._root))
         for leftover in (self._root / "making").iterdir():
             leftover.unlink()
+        for leftover in (self._root / "probe").iterdir():
+            with suppress(errors.IsoletError):
+                await self._remove(leftover)
 
     async def make(self, uid: str, size_bytes: int, user: int, group: int) -> str:
         """The device of this disk, which is made if it is not there. May be repeated.
@@ -117,10 +122,7 @@ class DiskWorkspaces:
         """
         image = self._image(uid)
         async with self._lock(uid):
-            await asyncio.to_thread(_detach_all, image)
-            async with asyncio.timeout(_SETTLE_SECONDS + 1):
-                await self._confirm_detached(image)
-            image.unlink(missing_ok=True)
+            await self._remove(image)
             (self._root / "making" / image.name).unlink(missing_ok=True)
 
     async def list(self) -> Sequence[Disk]:
@@ -153,19 +155,19 @@ class DiskWorkspaces:
 
     async def usable(self) -> str | None:
         """Make and release a small disk; None when that works, else why not."""
-        uid = f"probe-{secrets.token_hex(8)}"
+        image = self._root / "probe" / f"{secrets.token_hex(8)}.img"
         try:
-            await self.make(uid, MINIMUM_BYTES, 65532, 65532)
-            usage = await self.usage(uid)
-            await self.release(uid)
+            try:
+                await self._build(image, MINIMUM_BYTES, 65532, 65532)
+                device = await self._attached(image)
+                usage = await asyncio.to_thread(ext4.usage, device)
+            finally:
+                await self._remove(image)
         except errors.IsoletError as error:
             return error.message
         except OSError as error:
             return f"{self._root}: {error.strerror}"
-        finally:
-            with suppress(errors.IsoletError, OSError):
-                await self.release(uid)
-        return None if usage and not usage.full else "a new disk has no room"
+        return None if not usage.full else "a new disk has no room"
 
     async def _build(self, image: Path, size: int, user: int, group: int) -> None:
         """Make the image aside, then move it into place."""
@@ -213,6 +215,12 @@ class DiskWorkspaces:
         async with self._attaching:
             found = await asyncio.to_thread(loops.find, image)
             return await asyncio.to_thread(loops.attach, image) if found is None else found
+
+    async def _remove(self, image: Path) -> None:
+        """Detach, confirm, delete."""
+        await asyncio.to_thread(_detach_all, image)
+        await self._confirm_detached(image)
+        image.unlink(missing_ok=True)
 
     async def _confirm_detached(self, image: Path) -> None:
         """Wait until no device holds the image (one that was open elsewhere lets go later)."""

@@ -73,18 +73,18 @@ async def run(
     ready: Callable[[Running], None] | None = None,
 ) -> None:
     """Serve until `stop` is set; `ready` is called once all listeners are open."""
-    async with embedded(settings) as service:
+    async with _service(settings) as service, AsyncExitStack() as stack:
         server = AgentServer(service, metrics=ServerMetrics(CollectorRegistry()))
-        try:
-            running = await _listen(settings, service, server)
-            _log.info("started", extra={"node": settings.node, "port": running.port})
-            if ready is not None:
-                ready(running)
-            await stop.wait()
-            _log.info("stopping; sandboxes run on", extra={"node": settings.node})
-            service.stop_admitting()
-        finally:
-            await server.close()
+        stack.push_async_callback(server.close)
+        running = await _listen(settings, service, server)
+        # Last, so that an agent that cannot start leaves nothing behind.
+        _guard(settings, stack)
+        _log.info("started", extra={"node": settings.node, "port": running.port})
+        if ready is not None:
+            ready(running)
+        await stop.wait()
+        _log.info("stopping; sandboxes run on", extra={"node": settings.node})
+        service.stop_admitting()
 
 
 async def _listen(settings: AgentSettings, service: Service, server: AgentServer) -> Running:
@@ -106,17 +106,27 @@ async def embedded(settings: AgentSettings) -> AsyncIterator[Service]:
         Invalid: the policy file is wrong.
         IsoletError: something that it needs is not there.
     """
+    async with _service(settings) as service, AsyncExitStack() as stack:
+        _guard(settings, stack)
+        yield service
+
+
+@asynccontextmanager
+async def _service(settings: AgentSettings) -> AsyncIterator[Service]:
     async with AsyncExitStack() as stack:
         _folders(settings, stack)
         context = await _context(settings, stack)
-        if settings.watchdog:
-            guardian = Guardian(settings)
-            stack.push_async_callback(guardian.close)
-            guardian.start()
         service = Service(context, DeadlineBook(settings.deadlines, settings.installation))
         stack.push_async_callback(service.close)
         await service.start(deadlines.read_journal(settings.journal))
         yield service
+
+
+def _guard(settings: AgentSettings, stack: AsyncExitStack) -> None:
+    if settings.watchdog:
+        guardian = Guardian(settings)
+        stack.push_async_callback(guardian.close)
+        guardian.start()
 
 
 async def _context(settings: AgentSettings, stack: AsyncExitStack) -> Context:

@@ -1,19 +1,24 @@
 """The documents are true where a program can tell: links, paths, commands, settings, metrics."""
 
 import ast
+import json
 import re
 import shlex
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from unittest.mock import MagicMock
 
 import click
 import pytest
+import yaml
 from prometheus_client import CollectorRegistry
 
 from isolet.agent.policy.model import NodePolicy
 from isolet.agent.server.metrics import ServerMetrics
-from isolet.api import reasons
+from isolet.agent.service.qualify import REQUIRED_ARGUMENTS
+from isolet.agent.settings import AgentSettings
+from isolet.api import checkpoint, execution, executionclass, executionnode, meta, process, reasons
 from isolet.operator.metrics import PassTimes, StateCollector
 from tests.arch import tree
 
@@ -23,6 +28,7 @@ OPERATIONS = DOCS / "operations.md"
 MAPPING = DOCS / "seed-mapping.md"
 DECISIONS = DOCS / "decisions"
 GENERATED = frozenset({DOCS / "api.md"})
+KINDS = (execution, executionclass, executionnode, process, checkpoint)
 TOP = ("controller", "crds", "deploy", "docs", "examples", "hack", "tests", ".ci")
 PACKAGES = ("base", "api", "wire", "plan", "client", "operator", "agent", "cli")
 LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
@@ -148,6 +154,35 @@ def is_subcommand(words: list[str]) -> bool:
     options = {name for p in command.params for name in (*p.opts, *p.secondary_opts)} | {"--help"}
     asked = {word.split("=")[0] for word in words if word.startswith("--")}
     return asked <= options
+
+
+def resources_shown() -> Iterator[tuple[str, dict[str, object]]]:
+    for path in tree.documents():
+        for block in tree.fenced(path, "yaml"):
+            for found in yaml.safe_load_all(block):
+                if str(found.get("apiVersion", "")).startswith(meta.GROUP):
+                    yield tree.name(path), found
+
+
+def test_resources_shown_are_valid() -> None:
+    types = {kind.KIND: vars(kind)[kind.KIND] for kind in KINDS}
+    shown = list(resources_shown())
+    assert shown
+    for _, found in shown:
+        types[str(found["kind"])].model_validate(found)
+
+
+def test_the_engine_configuration_shown_is_what_an_agent_demands() -> None:
+    (shown,) = (json.loads(block) for block in tree.fenced(OPERATIONS, "json"))
+    assert shown["live-restore"] is True
+    assert tuple(shown["runtimes"]["runsc"]["runtimeArgs"]) == REQUIRED_ARGUMENTS
+
+
+def test_the_agents_file_shown_has_every_key_and_no_other() -> None:
+    (shown,) = (tomllib.loads(block) for block in tree.fenced(OPERATIONS, "toml"))
+    fields = AgentSettings.model_fields.items()
+    assert shown.keys() == {field.alias or name for name, field in fields}
+    AgentSettings.model_validate(shown)
 
 
 def test_the_readme_shows_commands() -> None:

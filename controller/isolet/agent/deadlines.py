@@ -6,6 +6,7 @@ must be small and start fast, reads it with this module.
 """
 
 import json
+import math
 import os
 import stat
 from collections.abc import Iterable, Sequence
@@ -35,7 +36,8 @@ class Deadline:
         texts = (self.name, self.boot_id, self.container_id)
         if not all(isinstance(text, str) for text in texts) or not self.name:
             raise ValueError("name, boot_id and container_id must be text")
-        if not isinstance(self.deadline_boottime, int | float):
+        at = self.deadline_boottime
+        if not isinstance(at, int | float) or not math.isfinite(at):
             raise ValueError("deadline_boottime must be a number")
         if not all(type(number) is int and number >= 0 for number in (self.pid, self.pid_start)):
             raise ValueError("pid and pid_start must be counts")

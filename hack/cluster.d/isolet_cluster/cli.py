@@ -326,8 +326,10 @@ def restart(layout: Layout, arguments: argparse.Namespace) -> None:
         process = parts.process(part)
         if process and not process.kill():
             raise ClusterError(f"{part.name}: pid {process.pid} does not die of SIGKILL")
-        if parts.begin(part):
-            parts.await_ready(part)
+        # One that comes back on another port takes those with it that know the old one.
+        for again in [part, *(other for other in parts.all() if other.name != part.name)]:
+            if (again is part or parts.outdated(again)) and parts.begin(again):
+                parts.await_ready(again)
 
 
 # --- the call

@@ -59,6 +59,7 @@ class Part:
     address: Callable[[], str]
     ports: tuple[str, ...] = ()
     prepare: Callable[[], None] = lambda: None
+    needs: tuple[str, ...] = ()  # ports of other parts that it learns at its start
 
 
 class Parts:
@@ -111,15 +112,26 @@ class Parts:
         """Starts the part unless it is well already. True when it was started now."""
         process = self.process(part)
         if process:
-            self._record(part, process)
-            if self.healthy(part, process):
+            if self.outdated(part):
+                say(f"{part.name}: pid {process.pid} knows an old address, ending it")
+            elif self.healthy(part, process):
                 say(f"{part.name}: running (pid {process.pid})")
+                self._record(part, process)
                 return False
-            say(f"{part.name}: pid {process.pid} does not answer, ending it")
+            else:
+                say(f"{part.name}: pid {process.pid} does not answer, ending it")
             if not process.kill():
                 raise ClusterError(f"{part.name}: pid {process.pid} does not die of SIGKILL")
         self._start(part, again=part.name in self.state.parts)
         return True
+
+    def outdated(self, part: Part) -> bool:
+        """Whether another part has moved to another port since this one was started."""
+        known = self.state.parts.get(part.name, {}).get("needs")
+        return known is not None and known != self._needs(part)
+
+    def _needs(self, part: Part) -> dict[str, int]:
+        return {use: self.state.ports[use] for use in part.needs if use in self.state.ports}
 
     def await_ready(self, part: Part) -> None:
         """Waits until it answers; a port that another program took meanwhile is replaced once."""
@@ -147,7 +159,7 @@ class Parts:
         )
 
     def _record(self, part: Part, process: Process) -> None:
-        self.state.parts[part.name] = vars(process)
+        self.state.parts[part.name] = {**vars(process), "needs": self._needs(part)}
         self.state.save(self.layout)
 
     def _choose_ports(self, part: Part) -> None:
@@ -244,6 +256,7 @@ class Parts:
             lambda: f"https://127.0.0.1:{ports.get('apiserver')}",
             ("apiserver",),
             prepare,
+            ("etcd",),
         )
 
     def _apiserver_argv(self) -> list[str]:
@@ -353,6 +366,7 @@ contexts:
             lambda: f"https://127.0.0.1:{ports.get('controller-manager')}",
             ("controller-manager",),
             lambda: self._write_kubeconfig(kubeconfig, "controller-manager", "controller-manager"),
+            ("apiserver",),
         )
 
     # --- the node daemons

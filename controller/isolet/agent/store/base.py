@@ -2,7 +2,7 @@
 
 It says what is owned and which step was reached; the engine's list says what exists. One agent
 holds a state folder at a time (a lock on a file in it), and the folder must be on a local file
-system: SQLite's locks cannot be trusted on a network one (seed 004, "Do not use NFS").
+system: SQLite's locks cannot be trusted on a network one.
 """
 
 from collections.abc import Sequence
@@ -62,7 +62,8 @@ class Store(Protocol):
     async def bury(self, uid: str, *, at: datetime) -> int:
         """Replace the record by a tombstone in one transaction; returns the sequence of that.
 
-        Burying a uid that has no record writes the tombstone all the same.
+        Burying a uid that has no record writes the tombstone all the same. Burying again keeps the
+        tombstone and its sequence, and at most makes it younger.
         """
         ...
 

@@ -4,8 +4,8 @@ It is the sandbox's main program (`/bin/sh /.isolet/<name>` below docker-init) a
 that only this sandbox mounts, so that no value is ever in the container's configuration, which
 `docker inspect` and the engine's own files would show. What it does, in order:
 
-1. forks the lifetime guard, if asked to (facts: reparented to PID 1, else the program would own a
-   child it never made; `kill -9 1` also ends a sandbox whose PID 1 was stopped);
+1. forks the lifetime guard, if asked to: left to PID 1, or the program would own a child that it
+   never made; by `kill -9 1`, which also ends a sandbox whose PID 1 was stopped;
 2. changes to the working folder, exports the environment, finds the program; if it cannot run,
    one line `<nonce> start-failed <why>` on stdout and exit 126 or 127;
 3. writes `<nonce> started` and becomes the program. If the kernel refuses that after all (a bad

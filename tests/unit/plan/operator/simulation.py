@@ -17,6 +17,7 @@ from isolet.plan import binding, execution, reasons
 from isolet.plan.actions import Plan
 from isolet.plan.model import (
     Absent,
+    Cause,
     Failure,
     Input,
     InputRef,
@@ -37,6 +38,7 @@ from isolet.wire.execution import (
     Step,
     Waiting,
 )
+from isolet.wire.node import Amounts, NodeObserved
 from tests.unit.plan.operator import worlds
 from tests.unit.plan.operator.worlds import UID, merge
 
@@ -259,11 +261,15 @@ class World:
         known = None if view is None else view[1]
         return NodeFacts(
             object=worlds.a_node_object(name, **self.nodes[name]),
-            report=worlds.a_report(name, epoch=view[0], boot_id=agent.boot) if view else None,
+            report=self._report(agent, view[0]) if view else None,
             reachable=agent.reachable,
             synced=view is not None,
             record=Unknown() if view is None else Known(known) if known else Absent(),
         )
+
+    def _report(self, agent: Agent, epoch: str) -> NodeObserved:
+        used = Amounts(memory_bytes=worlds.GI, executions=1) if agent.box else Amounts()
+        return worlds.a_report(agent.name, epoch=epoch, boot_id=agent.boot, allocated=used)
 
     def new_leader(self) -> None:
         """The operator restarts: it remembers nothing."""
@@ -356,6 +362,16 @@ class World:
         self._wrote("release")
         if obj["metadata"].get("deletionTimestamp") and not action.finalizers:
             self.object = None
+            self._let_go()
+
+    def _let_go(self) -> None:
+        """The object is gone: nothing of it may be left, but on a node it was given up on."""
+        given_up = {stone.node for stone in self.tombstones.values()}
+        left = {agent.name for agent in self.agents.values() if agent.box is not None}
+        assert left <= given_up, f"released while {left} still had it"
+        for stone in self.tombstones.values():
+            if stone.cause is Cause.NODE_REPLACED:
+                assert self.agents[stone.node].box is None
 
     def _wrote(self, what: str, *, generation: bool = False, bump: bool = True) -> None:
         self.writes[what] += 1

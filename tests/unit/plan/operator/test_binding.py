@@ -7,9 +7,16 @@ import pytest
 
 from isolet.plan import binding
 from isolet.plan.model import Absent, Input, InputRef, Known, Unknown
-from isolet.wire.execution import Amendment, EnvVar, ExecutionWanted, State, Step, Waiting
+from isolet.wire.execution import (
+    Amendment,
+    EnvVar,
+    ExecutionWanted,
+    Medium,
+    State,
+    Step,
+    Waiting,
+)
 from isolet.wire.node import Amounts
-from tests.unit.plan.operator import worlds
 from tests.unit.plan.operator.worlds import (
     MI,
     a_binding,
@@ -174,7 +181,7 @@ def test_what_is_mutable(spec: Any, stop: str | None, want: Amendment) -> None:
         (None, Amounts()),
         (a_pinned(), Amounts(cpu_millis=1000, memory_bytes=512 * MI, executions=1)),
         (
-            a_pinned(medium=worlds.Medium.DISK),
+            a_pinned(medium=Medium.DISK),
             Amounts(cpu_millis=1000, memory_bytes=512 * MI, disk_bytes=64 * MI, executions=1),
         ),
     ],

@@ -8,7 +8,7 @@ import pytest
 from isolet.api import meta
 from isolet.base import errors, names
 from isolet.plan import actions as act
-from isolet.plan import execution
+from isolet.plan import binding, execution
 from isolet.plan.actions import Amend, Bind, Emit, EventType, Flag, Put, Remove
 from isolet.plan.model import (
     Absent,
@@ -23,7 +23,6 @@ from isolet.plan.model import (
 )
 from isolet.wire.execution import (
     Amendment,
-    ExecutionObserved,
     Outcome,
     OutputFacts,
     State,
@@ -88,7 +87,7 @@ def amended(**changes: Any) -> Amend:
     return Amend(node="n1", uid=UID, change=base.model_copy(update=changes))
 
 
-def cut(record: ExecutionObserved | None = None, **changes: Any) -> NodeFacts:
+def cut(record: Any = None, **changes: Any) -> NodeFacts:
     return a_node(record=record, reachable=False, **changes)
 
 
@@ -109,7 +108,7 @@ PINNED = {"kind": "Secret", "name": "keys", "uid": "s", "resourceVersion": "7"}
 
 
 def with_secret(known: Any, node: NodeFacts | None = None) -> Observed:
-    pinned = a_pinned(inputs=(worlds.binding.PinnedInput(**PIN),))
+    pinned = a_pinned(inputs=(binding.PinnedInput(**PIN),))
     object_ = a_bound_execution(a_binding(pinned=pinned), spec={"env": ENV})
     return observed(object_, nodes=(node or a_node(),), inputs={SECRET: known}, now=after(10))
 
@@ -430,7 +429,7 @@ GONE = a_record(step=Step.DISPOSED, removing=True, nothing_left=True)
 NEVER = a_record(
     step=Step.DISPOSED, removing=True, nothing_left=True, started_at=None, deadline_at=None
 )
-OTHER_EPOCH = {"report": {"epoch": "e2"}}
+OTHER_EPOCH: dict[str, Any] = {"report": {"epoch": "e2"}}
 LOST_RECORDS = "the agent of node n1 has lost the records it had when this was bound"
 TOLD_TO_REMOVE = "node n1 was told to remove it, and how it ended is not known"
 
@@ -652,14 +651,14 @@ def _at(seen: Observed, action: act.Action) -> act.Action:
 
 @pytest.mark.parametrize("text", ["", "{}", "not json", a_binding(uid="another").annotation()])
 def test_a_binding_that_cannot_be_read_starts_nothing(text: str) -> None:
-    changes = {"metadata": {"annotations": {worlds.binding.ANNOTATION: text}}}
+    changes = {"metadata": {"annotations": {binding.ANNOTATION: text}}}
     plan = execution.plan(bound(changes=changes))
     assert plan.actions[0] == Remove(node="n1", uid=UID)
     assert show(plan).told["Succeeded"].startswith("False StartUnconfirmed")
 
 
 def test_a_binding_that_cannot_be_read_loses_nothing_that_runs() -> None:
-    changes = {"metadata": {"annotations": {worlds.binding.ANNOTATION: ""}}}
+    changes = {"metadata": {"annotations": {binding.ANNOTATION: ""}}}
     plan = execution.plan(bound(a_node(record=a_record()), changes=changes))
     assert show(plan).told == running()
 

@@ -7,7 +7,7 @@ import pytest
 
 from isolet.api import meta
 from isolet.base import errors, names
-from isolet.plan import execution
+from isolet.plan import binding, execution
 from isolet.plan.actions import Emit, EventType, Flag, Release, Remove, WriteTombstone
 from isolet.plan.model import (
     Absent,
@@ -36,7 +36,9 @@ from tests.unit.plan.operator.worlds import (
     observed,
 )
 
-DELETED = {"metadata": {"deletionTimestamp": meta.format_time(NOW), "generation": 3}}
+DELETED: dict[str, Any] = {
+    "metadata": {"deletionTimestamp": meta.format_time(NOW), "generation": 3}
+}
 SILENT = "the agent of node n1 does not answer: what runs there may still run"
 HOW_TO_RELEASE = (
     "If the node is gone for good, delete ExecutionNode n1; if it is off, set its"
@@ -214,7 +216,7 @@ def given_up(seen: Observed, cause: Cause, why: str, detail: str = "") -> tuple[
 
 
 FORCE = {"metadata": {"annotations": {meta.FORCE_RELEASE: " rack 7 was sold "}}}
-REPLACED = {"report": {"boot_id": "b2"}}
+REPLACED: dict[str, Any] = {"report": {"boot_id": "b2"}}
 
 RELEASES: dict[str, tuple[Observed, Cause, str, str]] = {
     "the node's object was deleted": (
@@ -292,7 +294,7 @@ def test_a_confirmed_end_needs_no_tombstone() -> None:
         {"spec": {"command": "not a list"}},
         {"spec": {"className": None, "image": 7}},
         {"status": {"conditions": "nonsense"}},
-        {"metadata": {"annotations": {worlds.binding.ANNOTATION: "nonsense"}}},
+        {"metadata": {"annotations": {binding.ANNOTATION: "nonsense"}}},
     ],
 )
 def test_an_object_that_cannot_be_read_can_still_be_deleted(broken: dict[str, Any]) -> None:

@@ -1,6 +1,7 @@
 """What must hold in any world: seeded worlds, each with its own troubles, and laws over all."""
 
 import random
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -324,6 +325,10 @@ SCENARIOS = (
 )
 
 
+def fails_at(broken: int, how: str) -> Callable[[int, act.Action], str | None]:
+    return lambda number, action: how if number == broken else None
+
+
 def live_out(world: World) -> list[str]:
     """A whole life; returns what the status said at its end."""
     world.settle()
@@ -345,7 +350,7 @@ def test_any_one_call_may_fail(name: str, how: str) -> None:
     wanted = live_out(whole)
     for broken in range(len(whole.calls)):
         world = scenario(name)
-        world.breaks = lambda number, action, at=broken: how if number == at else None
+        world.breaks = fails_at(broken, how)
         assert live_out(world) == wanted
         assert world.object is None
         assert (world.starts, world.live) == (1, 0)
@@ -357,6 +362,9 @@ def test_a_whole_life_takes_four_writes(name: str) -> None:
     live_out(world)
     assert world.writes == {"bind": 1, "status": 2, "release": 1}
     assert not world.events
+    amended = [act.Amend] if name == "a session is terminated" else []
+    calls = [act.Bind, act.Put, *amended, act.Remove, act.Release]
+    assert [type(call) for call in world.calls] == calls
 
 
 def test_a_short_command_takes_three() -> None:

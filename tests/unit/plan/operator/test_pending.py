@@ -128,10 +128,8 @@ def test_values_go_to_the_agent_and_only_their_version_into_the_object() -> None
     assert "canary" not in repr(seen)
 
 
-def silent(name: str, **changes: object) -> NodeFacts:
-    return replace(
-        a_node(name), reachable=False, synced=False, report=None, record=Unknown(), **changes
-    )
+def silent(name: str) -> NodeFacts:
+    return replace(a_node(name), reachable=False, synced=False, report=None, record=Unknown())
 
 
 OLD = {"creationTimestamp": meta.format_time(after(-600))}

@@ -84,6 +84,11 @@ def container(raw: Mapping[str, Any]) -> base.Container:
     started = moment(state.get("StartedAt", ""))
     ended = started is not None and status not in _NOT_ENDED
     created = moment(raw["Created"])
+    finished = moment(state.get("FinishedAt", "")) if ended else None
+    if started and finished:
+        # The shim stamps the end, the engine the start once it has returned: a short program's
+        # end can lie before its start.
+        finished = max(started, finished)
     return base.Container(
         id=raw["Id"],
         name=raw["Name"].removeprefix("/"),
@@ -96,7 +101,7 @@ def container(raw: Mapping[str, Any]) -> base.Container:
         error=state.get("Error", ""),
         created_at=created or _EPOCH,
         started_at=started,
-        finished_at=moment(state.get("FinishedAt", "")) if ended else None,
+        finished_at=finished,
         seen=bounds(raw),
     )
 

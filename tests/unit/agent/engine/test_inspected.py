@@ -52,6 +52,13 @@ def test_a_start_that_failed_left_no_exit_code():
     assert (found.exit_code, found.error, found.started_at) == (None, "no such file", None)
 
 
+def test_an_end_is_never_before_its_start():
+    raw = shown()
+    raw["State"] |= {"Status": "exited", "StartedAt": FINISHED, "FinishedAt": STARTED}
+    found = inspected.container(raw)
+    assert found.finished_at == found.started_at == inspected.moment(FINISHED)
+
+
 def test_a_container():
     found = inspected.container(shown())
     assert found.name == CONFIG.name

@@ -15,7 +15,6 @@ from datetime import datetime
 from isolet.agent.engine import (
     api,
     base,
-    config,
     execs,
     inspected,
     locallog,
@@ -24,6 +23,7 @@ from isolet.agent.engine import (
     streams,
     transport,
 )
+from isolet.agent.engine import config as sandbox_config
 from isolet.base import errors, log, names
 
 _IMAGE_REFERENCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_./:@-]*")
@@ -103,12 +103,12 @@ class DockerEngine:
         """One container."""
         return (await self._api.get(_path(name_or_id, "json"))).read(inspected.container)
 
-    async def create(self, config_: base.SandboxConfig) -> str:
+    async def create(self, config: base.SandboxConfig) -> str:
         """Create, do not start. Returns the id."""
-        for mount in config_.volumes:
+        for mount in config.volumes:
             # The engine makes a missing volume on its own: unbounded, empty and without labels.
             await self._api.get(f"/volumes/{api.quoted(mount.name)}")
-        return await self._create(config_.name, config.create_body(config_))
+        return await self._create(config.name, sandbox_config.create_body(config))
 
     async def _create(self, name: str, body: Mapping[str, object]) -> str:
         reply = await self._api.change(

@@ -5,7 +5,7 @@ proxy, an older agent that lacks the path) must never pass for "there is no such
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from typing import TypeVar
 
 import aiohttp
@@ -37,14 +37,14 @@ async def read(response: aiohttp.ClientResponse, bound: int, *, effect: bool) ->
     raise error(response.status, bytes(data), effect=effect)
 
 
-async def message(raw: bytes, model: type[_M], *, effect: bool) -> _M:
-    """The body as `model`; raises Unavailable or Unconfirmed when it is no such thing."""
+async def message(raw: bytes, parse: Callable[[bytes], _M], *, effect: bool) -> _M:
+    """What `parse` makes of the body; raises Unavailable or Unconfirmed when it is nothing."""
     try:
         if len(raw) > _SLOW_PARSE:
-            return await asyncio.to_thread(model.model_validate_json, raw)
-        return model.model_validate_json(raw)
-    except pydantic.ValidationError as problem:
-        raise _useless(f"an answer that is no {model.__name__}", effect=effect) from problem
+            return await asyncio.to_thread(parse, raw)
+        return parse(raw)
+    except ValueError as problem:
+        raise _useless("an answer of another form", effect=effect) from problem
 
 
 def error(status: int, raw: bytes, *, effect: bool) -> errors.IsoletError:

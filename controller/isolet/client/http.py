@@ -5,7 +5,6 @@ first byte was sent is `Unavailable`; a later one is `Unconfirmed` if an effect 
 name in the agent's certificate is checked against the node that is meant, whatever the address.
 """
 
-import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
@@ -29,7 +28,6 @@ from isolet.wire.execution import (
 from isolet.wire.node import NodeObserved, Stray
 
 _M = TypeVar("_M", bound=Wire)
-_LARGE = 64 << 10
 _UNSUPPORTED = 415
 
 
@@ -148,8 +146,7 @@ class HTTPAgent:
 
     async def exec(self, uid: str, request: ExecRequest) -> ExecResult:
         """See `AgentAPI.exec`."""
-        large = len(request.stdin) > _LARGE
-        body = await asyncio.to_thread(request.to_json) if large else request.to_json()
+        body = http.frame_request(request)
         seconds = request.timeout_seconds + self._timeouts.exec_grace + len(body) / (1 << 20)
         ask = Ask(
             method="POST",
@@ -158,14 +155,16 @@ class HTTPAgent:
             effect=True,
             streams=True,
             body=body,
-            headers={"Content-Type": http.JSON},
+            headers={"Content-Type": http.FRAMED, "Accept": http.FRAMED},
         )
-        return await self._call(ask, ExecResult, bound=http.MAX_EXEC_BODY)
-
-    async def _call(self, ask: Ask, model: type[_M], bound: int = http.MAX_ANSWER) -> _M:
         async with self._answer(ask) as response:
-            raw = await answers.read(response, bound, effect=ask.effect)
-        return await answers.message(raw, model, effect=ask.effect)
+            raw = await answers.read(response, http.MAX_EXEC_BODY, effect=True)
+        return await answers.message(raw, http.unframe_result, effect=True)
+
+    async def _call(self, ask: Ask, model: type[_M]) -> _M:
+        async with self._answer(ask) as response:
+            raw = await answers.read(response, http.MAX_ANSWER, effect=ask.effect)
+        return await answers.message(raw, model.model_validate_json, effect=ask.effect)
 
     @asynccontextmanager
     async def _answer(self, ask: Ask) -> AsyncIterator[aiohttp.ClientResponse]:

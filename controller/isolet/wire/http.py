@@ -8,7 +8,7 @@ import re
 from pydantic import Field
 
 from isolet.wire.base import Wire
-from isolet.wire.execution import UID_PATTERN
+from isolet.wire.execution import UID_PATTERN, ExecRequest, ExecResult
 from isolet.wire.faults import Fault
 from isolet.wire.node import Stray
 
@@ -34,6 +34,11 @@ HEADER_OUTPUT_COMPLETE = "Isolet-Output-Complete"
 JSON = "application/json"
 NDJSON = "application/x-ndjson"
 BYTES = "application/octet-stream"
+FRAMED = "application/vnd.isolet.framed"
+"""JSON on one line, then bytes as they are: a command's input or output.
+
+Base64 in JSON serves as well, but at 64 MiB it holds up an event loop for a good part of a second.
+"""
 
 MAX_OUTPUT_CHUNK = 1 << 20
 """Most bytes of output in one answer; a larger `limit` is cut to it."""
@@ -41,6 +46,7 @@ MAX_OUTPUT_CHUNK = 1 << 20
 MAX_BODY = 64 << 10
 MAX_WANTED_BODY = 16 << 20
 """A command line and environment of 2 MiB, each character escaped as six."""
+MAX_STDIN = 64 << 20
 MAX_EXEC_BODY = 96 << 20
 """64 MiB of stdin or output as base64, and the command line."""
 MAX_ANSWER = 64 << 20
@@ -106,3 +112,51 @@ class WatchFault(Wire):
 
     status: int
     fault: Fault
+
+
+class _ResultHead(ExecResult):
+    """The JSON part of a framed result."""
+
+    stdout: bytes = b""
+    stderr: bytes = b""
+    stdout_length: int = Field(ge=0)
+
+
+def frame_request(request: ExecRequest) -> bytes:
+    """A command with its input, framed."""
+    head = request.model_copy(update={"stdin": b""}).to_json()
+    return b"\n".join((head, request.stdin))
+
+
+def unframe_request(body: bytes) -> ExecRequest:
+    """A framed command; raises ValueError when it is none."""
+    head, newline, stdin = body.partition(b"\n")
+    if not newline or len(stdin) > MAX_STDIN:
+        raise ValueError(f"must be JSON, a newline and at most {MAX_STDIN} bytes of input")
+    return ExecRequest.model_validate_json(head).model_copy(update={"stdin": stdin})
+
+
+def frame_result(result: ExecResult) -> bytes:
+    """What a command did, framed: stdout and then stderr follow the newline."""
+    head = _ResultHead(
+        exit_code=result.exit_code,
+        started_at=result.started_at,
+        completed_at=result.completed_at,
+        stdout_length=len(result.stdout),
+    )
+    return b"".join((head.to_json(), b"\n", result.stdout, result.stderr))
+
+
+def unframe_result(body: bytes) -> ExecResult:
+    """A framed result; raises ValueError when it is none."""
+    head, newline, output_ = body.partition(b"\n")
+    known = _ResultHead.model_validate_json(head)
+    if not newline or known.stdout_length > len(output_):
+        raise ValueError("the output is shorter than it says")
+    return ExecResult(
+        exit_code=known.exit_code,
+        started_at=known.started_at,
+        completed_at=known.completed_at,
+        stdout=output_[: known.stdout_length],
+        stderr=output_[known.stdout_length :],
+    )

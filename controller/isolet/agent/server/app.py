@@ -83,6 +83,7 @@ async def _head(request: web.Request, answer: web.StreamResponse) -> None:
     """What every answer says, streams included."""
     answer.headers[HEADER_WIRE] = str(WIRE_VERSION)
     answer.headers[HEADER_REQUEST_ID] = request.get(_ID, "")
+    answer.headers["Server"] = "isolet"
     answer.headers["Cache-Control"] = "no-store"
     answer.headers["X-Content-Type-Options"] = "nosniff"
 

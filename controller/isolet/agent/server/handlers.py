@@ -1,6 +1,7 @@
 """The routes: each reads its request, makes one call of the `AgentAPI`, and answers with it."""
 
 import asyncio
+import io
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
@@ -104,7 +105,8 @@ class Handlers:
 
     async def snapshot(self, _request: web.Request) -> web.StreamResponse:
         """`GET /v1/executions`."""
-        return await _large_json(await self._api.snapshot())
+        snapshot = await self._api.snapshot()
+        return await _large(snapshot.to_json, http.JSON)
 
     async def watch(self, request: web.Request) -> web.StreamResponse:
         """`GET /v1/watch?after=N`."""
@@ -129,14 +131,22 @@ class Handlers:
         """`POST /v1/executions/{uid}/exec`."""
         uid = parse.uid(request)
         result = await self._api.exec(uid, await self._exec_request(request))
-        return await _large_json(result)
+        if http.FRAMED in request.headers.get("Accept", ""):
+            return await _large(lambda: http.frame_result(result), http.FRAMED)
+        return await _large(result.to_json, http.JSON)
 
     async def _exec_request(self, request: web.Request) -> ExecRequest:
-        bound, pace = http.MAX_EXEC_BODY, self._limits.pace
-        if (request.content_length or bound) <= _LARGE:
-            return await parse.body(request, ExecRequest, bound, pace)
+        if (request.content_length or http.MAX_EXEC_BODY) <= _LARGE:
+            return await self._read_exec(request)
         async with self._large:
-            return await parse.body(request, ExecRequest, bound, pace)
+            return await self._read_exec(request)
+
+    async def _read_exec(self, request: web.Request) -> ExecRequest:
+        raw = await parse.read(request, http.MAX_EXEC_BODY, self._limits.pace)
+        framed = request.content_type == http.FRAMED
+        return await parse.parsed(
+            raw, http.unframe_request if framed else ExecRequest.model_validate_json
+        )
 
     async def node(self, _request: web.Request) -> web.StreamResponse:
         """`GET /v1/node`."""
@@ -173,7 +183,7 @@ def _json(message: Wire) -> web.Response:
     return web.Response(body=message.to_json(), content_type=http.JSON)
 
 
-async def _large_json(message: Wire) -> web.Response:
-    """As `_json`, for what may be many megabytes: made in a thread."""
-    body = await asyncio.to_thread(message.to_json)
-    return web.Response(body=body, content_type=http.JSON)
+async def _large(make: Callable[[], bytes], content_type: str) -> web.Response:
+    """As `_json`, for what may be many megabytes: made in a thread, sent in pieces."""
+    body = io.BytesIO(await asyncio.to_thread(make))
+    return web.Response(body=body, headers={"Content-Type": content_type})

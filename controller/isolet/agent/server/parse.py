@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
@@ -97,16 +98,22 @@ def integer(request: web.Request, name: str, default: int, *, least: int | None 
 
 async def body(request: web.Request, model: type[_M], bound: int, pace: BodyPace) -> _M:
     """The body as `model`."""
-    raw = await _read(request, bound, pace)
+    return await parsed(await read(request, bound, pace), model.model_validate_json)
+
+
+async def parsed(raw: bytes, parse: Callable[[bytes], _M]) -> _M:
+    """What `parse` makes of a body; raises Invalid when it makes nothing of it."""
     try:
         if len(raw) > _SLOW_PARSE:
-            return await asyncio.to_thread(model.model_validate_json, raw)
-        return model.model_validate_json(raw)
+            return await asyncio.to_thread(parse, raw)
+        return parse(raw)
     except pydantic.ValidationError as error:
         raise faults.invalid(error) from None
+    except ValueError as error:
+        raise errors.Invalid(f"body: {error}") from None
 
 
-async def _read(request: web.Request, bound: int, pace: BodyPace) -> bytes:
+async def read(request: web.Request, bound: int, pace: BodyPace) -> bytes:
     """The body's bytes, refused as soon as it is known to be too large or too slow."""
     if (request.content_length or 0) > bound:
         raise faults.too_large(bound)

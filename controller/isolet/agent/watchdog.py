@@ -88,6 +88,7 @@ class Watchdog:
         self._foreign: set[str] = set()
         self._announced: set[str] = set()
         self._done: set[str] = set()
+        self._helpless: set[str] = set()
 
     def tick(self) -> None:
         """End what is due, then get to know what is new."""
@@ -123,7 +124,7 @@ class Watchdog:
         present = {entry.name for entry in entries}
         for gone in self._known.keys() - present:
             del self._known[gone]
-        for kept in (self._foreign, self._announced, self._done):
+        for kept in (self._foreign, self._announced, self._done, self._helpless):
             kept &= present
 
     def _is_due(self, entry: Deadline) -> bool:
@@ -180,7 +181,9 @@ class Watchdog:
         """Kill the sandbox's host process, without the engine."""
         process = self._process_of(entry)
         if process is None:
-            _log.error("past its deadline and no process known", extra={"container": entry.name})
+            if entry.name not in self._helpless:
+                self._helpless.add(entry.name)
+                _log.error("past its deadline, no process known", extra={"container": entry.name})
             return
         self._announce(entry, entry.container_id, "signal")
         if self._signal_process(*process):

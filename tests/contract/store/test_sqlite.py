@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from isolet.agent.store import folder, migrations
+from isolet.agent.store import folder, migrations, writer
 from isolet.agent.store.sqlite import SQLiteStore
 from isolet.base import errors, statfs
 from isolet.plan import reasons
@@ -360,6 +360,37 @@ async def test_one_change_that_the_database_refuses_spoils_no_other(state: Path)
     )
     assert isinstance(results[1], UnicodeEncodeError)
     assert [record.uid for record in await store.list()] == ["a", "b"]
+    await store.close()
+
+
+@pytest.mark.parametrize("statement", ["BEGIN", "UPDATE records", "COMMIT"])
+async def test_a_statement_that_fails_changes_nothing_and_stops_nobody(
+    state: Path, statement: str, monkeypatch
+) -> None:
+    """Also when the first rollback fails, which leaves the transaction open."""
+    store = await SQLiteStore.open(state)
+    record = await store.add(a_record())
+    run, roll_back = writer.Transaction.run, writer.Writer._roll_back
+    failures = {"run": 1, "rollback": 1}
+
+    async def failing_run(self, sql, *parameters):
+        if sql.startswith(statement) and failures["run"]:
+            failures["run"] = 0
+            raise sqlite3.OperationalError("disk I/O error")
+        return await run(self, sql, *parameters)
+
+    async def failing_rollback(self):
+        if self._connection.in_transaction and failures["rollback"]:
+            failures["rollback"] = 0
+            raise sqlite3.OperationalError("disk I/O error")
+        await roll_back(self)
+
+    monkeypatch.setattr(writer.Transaction, "run", failing_run)
+    monkeypatch.setattr(writer.Writer, "_roll_back", failing_rollback)
+    with pytest.raises(errors.Unavailable):
+        await store.update(record.with_(generation=7))
+    assert await store.get("u1") == record
+    assert (await store.update(record.with_(generation=8))).sequence == 2
     await store.close()
 
 

@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from isolet.agent.workspace import control, script
 
@@ -113,6 +115,37 @@ def test_arguments_arrive_literally(
 
 
 EVERY_BYTE = bytes(range(1, 256))
+WORDS = st.lists(
+    st.one_of(
+        st.binary(max_size=12),
+        st.sampled_from([b"'", b"\\", b"\n", b"$", b"`", b'"', b"\x81", b"\x88", b"#", b"!", b"~"]),
+    ),
+    max_size=6,
+).map(lambda parts: b"".join(parts).replace(b"\0", b""))
+NAMES = st.one_of(
+    st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,8}", fullmatch=True),
+    st.sampled_from(["IFS", "PS4", "PWD", "OPTIND", "SECONDS", "UID", "HOME", "LC_ALL", "_"]),
+).filter(lambda name: name not in ("PATH", "SHLVL") and not name.startswith("PYTHON"))
+
+
+@settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(arguments=st.lists(WORDS, max_size=4), env=st.dictionaries(NAMES, WORDS, max_size=4))
+def test_law_anything_arrives(
+    arguments: list[bytes],
+    env: dict[str, bytes],
+    shell: list[str],
+    tmp_path: Path,
+    bin_dir: Path,
+) -> None:
+    argv = ("show", *map(os.fsdecode, arguments))
+    launch = script.Launch(argv=argv, env=tuple(env.items()), cwd="/", nonce=NONCE)
+    got, pairs, _, _ = _shown(_run(shell, launch, tmp_path, path=f"{bin_dir}:/usr/bin:/bin"))
+    assert got == arguments
+    assert {name.encode() + b"=" + value for name, value in env.items()} <= set(pairs)
+
+
 ENVIRONMENTS: dict[str, dict[str, bytes]] = {
     "none": {},
     "K05, empty ones": {"HOME": b"", "PATH": b"", "DOCKER_HOST": b"x"},

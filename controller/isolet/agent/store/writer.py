@@ -9,6 +9,7 @@ transaction, its changes are run again one by one, so that none suffers for anot
 import asyncio
 import sqlite3
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -107,7 +108,13 @@ class Writer:
             while not self._queue.empty() and len(batch) < _MOST_AT_ONCE:
                 batch.append(self._queue.get_nowait())
             last = None in batch
-            await self._write([item for item in batch if item and not item.done.done()])
+            wanted = [item for item in batch if item and not item.done.done()]
+            try:
+                await self._write(wanted)
+            except Exception as error:
+                # Whatever it is, the next caller must not wait for a writer that is gone.
+                for item in wanted:
+                    _Result(item, error=error).tell()
 
     async def _write(self, batch: list[_Waiting[Any]]) -> None:
         """Write a batch together, or after a failure each by itself."""
@@ -127,6 +134,7 @@ class Writer:
         transaction = Transaction(self._connection, self._sequence)
         committing = False
         try:
+            await self._roll_back()
             await transaction.run("BEGIN IMMEDIATE")
             results = [await self._attempt(transaction, item) for item in batch]
             if transaction.sequence != self._sequence:
@@ -134,7 +142,8 @@ class Writer:
             committing = True
             await transaction.run("COMMIT")
         except Exception as error:
-            await self._roll_back()
+            with suppress(sqlite3.Error):  # if it fails now, it is tried before the next BEGIN
+                await self._roll_back()
             if isinstance(error, sqlite3.Error):
                 return folder.explain(error, self._path, committing=committing)
             return error
@@ -151,10 +160,6 @@ class Writer:
             return _Result(item, error=error)
 
     async def _roll_back(self) -> None:
-        """Undo; SQLite may have done so by itself."""
+        """Undo what is open, if anything is: SQLite may have undone it by itself."""
         if self._connection.in_transaction:
-            try:
-                await self._connection.rollback()
-            except sqlite3.Error as error:
-                # The next BEGIN fails and says so to its caller: nothing is pretended here.
-                raise folder.explain(error, self._path) from error
+            await self._connection.rollback()

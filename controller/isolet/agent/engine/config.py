@@ -12,16 +12,6 @@ from isolet.agent.engine import base
 
 LABEL_PREFIX = "dev.isolet."
 SECURITY_OPTIONS = ("no-new-privileges:true",)
-MIN_LOG_BYTES_PER_LINE = 40
-"""What the `local` driver stores for an empty line: lengths, stream name, time, each time again."""
-
-
-def log_bytes_for(output_bytes: int) -> int:
-    """A `log_bytes` at which no output of up to `output_bytes` bytes is ever rotated away.
-
-    An output of nothing but newlines is the worst case: each byte is stored as an entry of its own.
-    """
-    return output_bytes * MIN_LOG_BYTES_PER_LINE + 1024 * 1024
 
 
 def create_body(config: base.SandboxConfig) -> dict[str, object]:

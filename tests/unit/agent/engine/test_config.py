@@ -177,7 +177,3 @@ def test_tmpfs_options():
         *("size=4096", "uid=1", "gid=2", "mode=755"),
     )
     assert "exec" in config.tmpfs_options(dataclasses.replace(tmpfs, executable=True))
-
-
-def test_a_log_holds_an_output_of_newlines():
-    assert config.log_bytes_for(1000) > 1000 * 34

@@ -114,6 +114,7 @@ class Operator:
             clock,
             settings.orphan_policy,
         )
+        self.bells.contact_changed = self.orphans.wake
 
     # What comes in.
 

@@ -64,6 +64,8 @@ class Bells:
     nodes: Nodes
     classes: ClassShelf
     sweep: Sweep
+    contact_changed: Callable[[], None] = lambda: None
+    """An agent came, went, or is another."""
     leading: bool = False
     _specs: dict[str, Any] = field(default_factory=dict)
     _contacts: dict[str, tuple[bool, bool, str]] = field(default_factory=dict)
@@ -111,6 +113,7 @@ class Bells:
         if self._contacts.get(name) == contact:
             return
         self._contacts[name] = contact
+        self.contact_changed()
         self._ring_bound(name)
         self.sweep.want()
 

@@ -23,6 +23,8 @@ from isolet.operator.kube import Kind, ListOptions, Object, Page, Precondition
 
 MERGE_PATCH = "application/merge-patch+json"
 JSON = "application/json"
+SHUTDOWN = 0.1
+"""aiohttp's TLS transports close some turns of the loop after their session does."""
 _WRITES = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 
 
@@ -84,6 +86,7 @@ class KubeCluster:
     async def close(self) -> None:
         """Close all connections."""
         await self._api.close()
+        await asyncio.sleep(SHUTDOWN)
 
     async def get(self, kind: Kind, namespace: str, name: str) -> Object:
         """One object."""

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import kopf
 
 from isolet.base import log
-from isolet.operator.cluster import Access, kopf_session
+from isolet.operator.cluster import SHUTDOWN, Access, kopf_session
 from isolet.operator.kube import Kind, Object
 
 _log = log.get("operator.watch")
@@ -104,6 +104,8 @@ class Watch:
         self._thread.join(timeout)
 
     def _login(self) -> None:
+        """Give kopf sessions; it closes each when it ends or when the server no longer takes it."""
+
         @kopf.on.login(registry=self._registry)  # type: ignore[untyped-decorator,unused-ignore]
         async def login(**_: object) -> object:
             session = await kopf_session(self._access)
@@ -132,6 +134,7 @@ class Watch:
             standalone=True,
             stop_flag=self._stop,
         )
+        await asyncio.sleep(SHUTDOWN)
 
 
 def settings() -> Any:

@@ -5,6 +5,7 @@ One node that fails holds up no other.
 """
 
 import asyncio
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -23,6 +24,8 @@ from isolet.plan.model import Held, OrphanPass, OrphanPolicy
 _log = log.get("operator.orphans")
 
 RETRY = 10.0
+SETTLE = 0.5
+"""Agents that come back together are looked at together."""
 
 
 @dataclass
@@ -40,9 +43,17 @@ class OrphanLoop:
     found: Mapping[str, int] = field(default_factory=dict)
     stopped: frozenset[str] = frozenset()
 
+    def __post_init__(self) -> None:
+        self._bell = asyncio.Event()
+
+    def wake(self) -> None:
+        """An agent came back: what was given up there waits to be removed."""
+        self._bell.set()
+
     async def run(self) -> None:
         """Pass after pass."""
         while True:
+            self._bell.clear()
             try:
                 delay = await self.step()
             except errors.IsoletError as error:
@@ -51,7 +62,10 @@ class OrphanLoop:
             except Exception:
                 _log.exception("orphan pass broke off")
                 delay = RETRY
-            await asyncio.sleep(delay)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(delay):
+                    await self._bell.wait()
+            await asyncio.sleep(SETTLE)
 
     async def step(self) -> float:
         """One pass; returns the seconds until the next."""

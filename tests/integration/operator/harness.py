@@ -20,7 +20,7 @@ from tests.integration.kube import Kube
 from tests.unit.api.objects import a_class, a_node, an_execution
 
 NAMESPACE = "isolet-system"
-LEASE = LeaseTimes(duration=3.0, renew=2.0, retry=0.25, request=1.0, heartbeat=1.8)
+LEASE = LeaseTimes(duration=6.0, renew=4.5, retry=0.3, request=2.0, heartbeat=4.0)
 LINKS = LinkTimes(account_every=0.5, silence=3.0, backoff=0.05, backoff_cap=0.2)
 FINALIZER = "isolet.dev/sandbox"
 
@@ -99,13 +99,19 @@ class World:
         *,
         kind: str = "Execution",
         reason: str | None = None,
+        saying: str = "",
         seconds: float = 15,
     ) -> dict[str, Any]:
         last: Any = None
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             last = await self.condition(type_, name, kind)
-            if last and last["status"] == status and reason in (None, last["reason"]):
+            if (
+                last
+                and last["status"] == status
+                and reason in (None, last["reason"])
+                and saying in last["message"]
+            ):
                 return last
             await asyncio.sleep(0.05)
         raise AssertionError(f"not within {seconds} s: {type_}={status} {reason}; is {last}")

@@ -138,7 +138,7 @@ class Watch:
 
 
 def settings() -> Any:
-    """Kopf's settings, as measured and explained in docs/decisions/0003-kopf.md."""
+    """Kopf's settings, as measured and explained in docs/decisions/0010-kopf-as-front-end.md."""
     chosen = kopf.OperatorSettings()
     chosen.posting.enabled = False
     chosen.peering.standalone = True

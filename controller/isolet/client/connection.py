@@ -75,6 +75,8 @@ class Connection:
         self._trust = None if files is None or self._socket else _Trust(files)
         self._pool = pool
         self._sessions: dict[bool, aiohttp.ClientSession] = {}
+        self.failures = 0
+        """How often a request has broken."""
 
     @asynccontextmanager
     async def request(self, ask: Ask) -> AsyncIterator[aiohttp.ClientResponse]:
@@ -99,6 +101,7 @@ class Connection:
             ) as response:
                 yield response
         except BROKEN as error:
+            self.failures += 1
             raise self._failure(ask, error, sent=progress.sent) from error
 
     def _failure(self, ask: Ask, error: Exception, *, sent: bool) -> errors.Unavailable:

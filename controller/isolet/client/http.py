@@ -61,7 +61,8 @@ class HTTPAgent:
         self._versions = wire_versions
         self._version = wire_versions[-1]
         self._connection = Connection(endpoint, node=node, files=files, pool=pool)
-        self._greeted = False
+        self._greeted = -1
+        """How many failures the connection had when the agent was last greeted."""
 
     async def close(self) -> None:
         """Close all connections."""
@@ -169,14 +170,10 @@ class HTTPAgent:
     @asynccontextmanager
     async def _answer(self, ask: Ask) -> AsyncIterator[aiohttp.ClientResponse]:
         """The answer in a version that both sides speak: asks again once if need be."""
-        if ask.effect and not self._greeted:
+        if ask.effect and self._greeted != self._connection.failures:
             await self._greet()
-        try:
-            async with self._agreed(ask) as response:
-                yield response
-        except errors.Unavailable:
-            self._greeted = False
-            raise
+        async with self._agreed(ask) as response:
+            yield response
 
     async def _greet(self) -> None:
         """Ask for something harmless before the first effect, and before the next after a failure.
@@ -184,9 +181,10 @@ class HTTPAgent:
         A server that refuses our certificate, or is about to go, cuts the connection only after we
         have sent: without this every such effect would count as one that may have happened.
         """
+        failures = self._connection.failures
         async with self._connection.request(self._read(http.HEALTHZ)) as response:
             await answers.read(response, http.MAX_BODY, effect=False)
-        self._greeted = True
+        self._greeted = failures
 
     @asynccontextmanager
     async def _agreed(self, ask: Ask) -> AsyncIterator[aiohttp.ClientResponse]:

@@ -20,6 +20,7 @@ LIMITS = Limits(
     idle_seconds=0.4,
     handshake_seconds=0.4,
     stream_write_seconds=0.4,
+    answer_seconds=0.4,
     shutdown_seconds=0.5,
     pace=BodyPace(grace_seconds=0.4),
 )

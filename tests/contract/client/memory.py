@@ -205,12 +205,14 @@ class MemoryAgent:
         return self._held[wanted.uid].seen
 
     def _want(
-        self, held: _Held, state: State, deadline_seconds: int, generation: int
+        self, held: _Held, state: State, deadline_seconds: int | None, generation: int
     ) -> ExecutionObserved:
         if held.seen.outcome is None and state is State.TERMINATED:
             ended = Outcome(succeeded=True, reason=reasons.TERMINATED, message="ended as asked")
             return self.finish(held.seen.uid, ended)
-        deadline = _deadline(held.seen.started_at, deadline_seconds)
+        deadline = held.seen.deadline_at
+        if deadline_seconds is not None:
+            deadline = _deadline(held.seen.started_at, deadline_seconds)
         update = {"deadline_at": deadline, "generation": generation}
         if held.seen.outcome is None and held.seen.model_copy(update=update) != held.seen:
             held.seen = self._changed(held.seen.model_copy(update=update))

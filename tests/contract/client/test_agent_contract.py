@@ -63,6 +63,16 @@ async def test_amend_ends_it(way: Way) -> None:
     assert seen.outcome.reason == "Terminated"
 
 
+async def test_amend_moves_the_deadline_or_leaves_it(way: Way) -> None:
+    before = await way.api.put(wanted(), None)
+    left = await way.api.amend("uid-1", Amendment(generation=2), None)
+    assert (left.deadline_at, left.generation) == (before.deadline_at, 2)
+    moved = await way.api.amend("uid-1", Amendment(active_deadline_seconds=90), None)
+    assert moved.deadline_at is not None
+    assert before.deadline_at is not None
+    assert (moved.deadline_at - before.deadline_at).total_seconds() == 30
+
+
 async def test_amend_of_nothing_is_not_found(way: Way) -> None:
     with pytest.raises(errors.NotFound):
         await way.api.amend("none", Amendment(active_deadline_seconds=1), None)

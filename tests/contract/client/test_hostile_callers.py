@@ -128,7 +128,6 @@ async def test_a_caller_that_names_no_version_speaks_the_first(served: Served) -
         (b"\xff\xfe", "body: Invalid JSON"),
         (b"[" * 5000, "body: Invalid JSON"),
         (b"null", "body: "),
-        (b"{}", "activeDeadlineSeconds: Field required"),
         (b'{"activeDeadlineSeconds":0}', "activeDeadlineSeconds: "),
         (b'{"activeDeadlineSeconds":1e400}', "activeDeadlineSeconds: "),
         (b'{"activeDeadlineSeconds":5,"state":"Paused"}', "state: "),
@@ -141,6 +140,13 @@ async def test_a_wrong_body_names_field_and_rule(served: Served, body: bytes, pa
     assert (answer.status, answer.reason) == (422, "InvalidRequest")
     assert part in answer.message
     assert served.agent.calls == []
+
+
+async def test_fields_that_lack_are_all_named(served: Served) -> None:
+    answer = await wire.send(served, wire.request("PUT", ONE, b'{"uid":"uid-1"}'))
+    assert answer.status == 422
+    for field in ("name", "spec", "activeDeadlineSeconds"):
+        assert f"{field}: Field required" in answer.message
 
 
 async def test_a_wrong_value_is_not_repeated(served: Served) -> None:

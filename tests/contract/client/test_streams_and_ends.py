@@ -16,11 +16,12 @@ from isolet.client.http import HTTPAgent
 from isolet.wire import http
 from isolet.wire.agent_api import Change
 from isolet.wire.base import Fence
-from isolet.wire.execution import ExecRequest
+from isolet.wire.execution import ExecRequest, Outcome
 from tests.contract.client import wire
 from tests.contract.client.harness import LIMITS, TIMEOUTS, Served, wanted
 from tests.contract.client.memory import MemoryAgent
 
+FAILED = Outcome(succeeded=False, reason="NonZeroExit", message="exit 9", exit_code=9)
 SHORT = Timeouts(connect=0.3, read=0.3, write=0.3, output=0.3, exec_grace=0.1, watch_inactivity=0.3)
 
 
@@ -59,6 +60,39 @@ async def test_a_reader_that_does_not_read_is_cut_off(served: Served) -> None:
     assert b"isolet_agent_watch_streams 0.0" in text
     await wire.hang_up(writer)
     del reader
+
+
+async def test_an_answer_that_nobody_reads_is_given_up(served: Served) -> None:
+    await served.agent.put(wanted(), None)
+    served.agent.finish("uid-1", FAILED, stdout=b"x" * (1 << 20))
+    reader, writer = await wire.dial(served)
+    writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    writer.transport.pause_reading()
+    writer.write(wire.request("GET", http.output("uid-1", "stdout")))
+    await asyncio.sleep(5)  # 0.4 s, and 4 s for a MiB.
+    writer.transport.resume_reading()
+    assert len(await asyncio.wait_for(reader.read(), 2)) < 1 << 20
+    await wire.hang_up(writer)
+
+
+async def test_who_hangs_up_does_not_undo_what_was_asked(served: Served) -> None:
+    done = asyncio.Event()
+    put = served.agent.put
+
+    async def slow(*given: object) -> object:
+        await asyncio.sleep(0.2)
+        answer = await put(*given)  # type: ignore[arg-type]
+        done.set()
+        return answer
+
+    served.agent.put = slow  # type: ignore[method-assign,assignment]
+    _, writer = await wire.dial(served)
+    writer.write(wire.request("PUT", http.execution("uid-1"), wanted().to_json()))
+    await writer.drain()
+    await asyncio.sleep(0.1)
+    await wire.hang_up(writer)
+    await asyncio.wait_for(done.wait(), 2)
+    assert (await served.agent.get("uid-1")).uid == "uid-1"
 
 
 async def test_an_error_in_a_running_watch_arrives(served: Served) -> None:

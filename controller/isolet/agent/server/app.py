@@ -4,6 +4,7 @@ The edge names the request, asks who calls and whether that one may, checks the 
 errors into answers, and counts and logs. It never logs a body, a query or a header's value.
 """
 
+import asyncio
 import secrets
 import time
 from collections.abc import Iterable
@@ -22,13 +23,19 @@ from isolet.wire.http import HEADER_REQUEST_ID
 _ID = web.RequestKey("request_id", str)
 _PEER = web.RequestKey("peer", str)
 _METHODS = frozenset({"GET", "HEAD", "PUT", "PATCH", "DELETE", "POST"})
+_BYTES_PER_SECOND = 256 << 10
 _QUIET = frozenset({"GET", "HEAD"})
 _log = log.get("agent.server")
 
 
-def build(routes: Iterable[Route], identify: Identify, metrics: ServerMetrics) -> web.Application:
-    """An application of `routes` for callers that `identify` knows."""
-    app = web.Application(middlewares=[_edge(metrics)])
+def build(
+    routes: Iterable[Route], identify: Identify, metrics: ServerMetrics, *, answer_seconds: float
+) -> web.Application:
+    """An application of `routes` for callers that `identify` knows.
+
+    Who does not take an answer in `answer_seconds` (and a second for each 256 KiB) is cut off.
+    """
+    app = web.Application(middlewares=[_edge(metrics, answer_seconds)])
     app.on_response_prepare.append(_head)
     for method, path, right, handler in routes:
         app.router.add_route(method, path, _guarded(identify, right, handler))
@@ -49,7 +56,7 @@ def _guarded(identify: Identify, right: Right, handler: Handler) -> Handler:
     return guarded
 
 
-def _edge(metrics: ServerMetrics) -> Middleware:
+def _edge(metrics: ServerMetrics, answer_seconds: float) -> Middleware:
     @web.middleware
     async def edge(request: web.Request, handler: Handler) -> web.StreamResponse:
         request[_ID] = parse.request_id(request) or secrets.token_hex(8)
@@ -61,6 +68,8 @@ def _edge(metrics: ServerMetrics) -> Middleware:
         lasted = None if answer.prepared else seconds
         metrics.answered(_route(request), method, answer.status, lasted)
         _note(request, answer.status, seconds)
+        if lasted is not None:
+            await _send(request, answer, answer_seconds)
         return answer
 
     return edge
@@ -77,6 +86,19 @@ async def _answer(request: web.Request, handler: Handler) -> web.StreamResponse:
             return answer
         _log.exception("request failed", extra={"request": request[_ID]})
         return faults.internal(request[_ID])
+
+
+async def _send(request: web.Request, answer: web.StreamResponse, seconds: float) -> None:
+    """Send the answer here, where it can be given up: aiohttp would wait for a reader for ever."""
+    length = answer.content_length or 0
+    try:
+        async with asyncio.timeout(seconds + length / _BYTES_PER_SECOND):
+            await answer.prepare(request)
+            await answer.write_eof()
+    except TimeoutError:
+        if request.transport is not None:
+            request.transport.abort()
+        raise ConnectionResetError("the caller does not read") from None
 
 
 async def _head(request: web.Request, answer: web.StreamResponse) -> None:

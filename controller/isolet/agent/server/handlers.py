@@ -38,6 +38,8 @@ class Limits:
     handshake_seconds: float = 10.0
     stream_age_seconds: float = 3600.0
     stream_write_seconds: float = 30.0
+    answer_seconds: float = 30.0
+    """How long a caller may take to read an answer, and a second more for each 256 KiB."""
     shutdown_seconds: float = 5.0
     pace: parse.BodyPace = field(default_factory=parse.BodyPace)
 

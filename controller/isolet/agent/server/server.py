@@ -2,12 +2,13 @@
 
 import asyncio
 import contextlib
+from collections.abc import Sequence
 from pathlib import Path
 
 from aiohttp import web
 
 from isolet.agent.server import app, auth, listeners
-from isolet.agent.server.handlers import Handlers, Limits
+from isolet.agent.server.handlers import Handlers, Limits, Route
 from isolet.agent.server.metrics import ServerMetrics
 from isolet.base import log, tls
 from isolet.base.clock import Clock, SystemClock
@@ -72,15 +73,18 @@ class AgentServer:
         Raises:
             OSError: the address cannot be used.
         """
-        routes = app.build(self._handlers.probes(), auth.probe_peer, self._metrics)
-        listener = listeners.Listener(listeners.tcp_socket(host, port), routes, self._limits)
+        probes = self._build(self._handlers.probes(), auth.probe_peer)
+        listener = listeners.Listener(listeners.tcp_socket(host, port), probes, self._limits)
         self._listeners.append(listener)
         await listener.start()
         return listener.port
 
     def _app(self, identify: auth.Identify) -> web.Application:
-        routes = (*self._handlers.routes(), *self._handlers.probes())
-        return app.build(routes, identify, self._metrics)
+        return self._build((*self._handlers.routes(), *self._handlers.probes()), identify)
+
+    def _build(self, routes: Sequence[Route], identify: auth.Identify) -> web.Application:
+        seconds = self._limits.answer_seconds
+        return app.build(routes, identify, self._metrics, answer_seconds=seconds)
 
     async def _refresh(self) -> None:
         while True:

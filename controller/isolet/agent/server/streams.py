@@ -35,7 +35,8 @@ class Streams:
         """End every stream now."""
         now = asyncio.get_running_loop().time()
         for scope in self._open:
-            scope.reschedule(now)
+            if not scope.expired():
+                scope.reschedule(now)
 
     async def serve(self, request: web.Request, api: AgentAPI, after: int) -> web.StreamResponse:
         """Stream changes after `after` to the caller until one side ends it."""

@@ -1,4 +1,4 @@
-"""The execution host as a library, without Kubernetes (seed 000): the embedded default.
+"""The execution host as a library, without Kubernetes: the embedded default.
 
     host = ExecutionHost(agent)
     session = await host.provision(spec)
@@ -128,9 +128,7 @@ class ExecutionHost:
         """End it, also while a command runs; its record and output stay. May be repeated."""
         seen = await self._agent.get(uid)
         if seen.outcome is None:
-            await self._agent.amend(
-                uid, Amendment(active_deadline_seconds=1, state=State.TERMINATED), None
-            )
+            await self._agent.amend(uid, Amendment(state=State.TERMINATED), None)
         return await self._until(uid, lambda observed: observed.nothing_left)
 
     async def reclaim(self, uid: str) -> None:

@@ -138,6 +138,7 @@ async def _context(settings: AgentSettings, stack: AsyncExitStack) -> Context:
     await disks.prepare()
     launches = LaunchFolders(settings.run_dir / "launch")
     await launches.prepare()
+    stack.push_async_callback(launches.close)
     engine = DockerEngine(str(settings.engine_socket), installation=settings.installation)
     stack.push_async_callback(engine.close)
     return Context(

@@ -1,8 +1,7 @@
 """Names and digests that are the same on every machine and after every restart.
 
 A container is named `<prefix>-` + 40 hex digits of SHA-256 over scope and id, so that a create that
-a crash cut short is found by its name and adopted, never repeated (seed 002, "Start order and
-recovery"). Labels say whose it is.
+a crash cut short is found by its name and adopted, never repeated. Labels say whose it is.
 """
 
 import hashlib

@@ -1,9 +1,9 @@
 """The life of one sandbox on a node: record, facts and now in; actions out. PURE.
 
-Called by the agent's worker on every pass. The order of steps is the durable runner's (seed 002):
-record → create → start dispatched → one start → look. A start of unknown outcome is decided by
-inspection, by the engine's events since the dispatch and by confirmed removal; it is never repeated
-unless it is proved that nothing ran.
+Called by the agent's worker on every pass. The order of steps is: record, create, start dispatched,
+one start, look. A start of unknown outcome is decided by inspection, by the engine's events since
+the dispatch and by confirmed removal; it is never repeated unless it is proved that nothing ran
+(docs/decisions/0009-a-start-is-decided.md).
 """
 
 from isolet.plan import reasons, sandbox_outcome
@@ -40,7 +40,7 @@ OUTPUT_LOOK_SECONDS = 0.5
 """How soon to look again whether the output of an ended sandbox has been read."""
 
 STOP_GRACE_SECONDS = 2
-"""Between TERM and KILL where the end was asked for (seed 002: `docker stop -t 2`)."""
+"""Between TERM and KILL where the end was asked for."""
 
 _NO_GRACE = frozenset(
     {reasons.DEADLINE_EXCEEDED, reasons.OUTPUT_LIMIT_EXCEEDED, reasons.COMMAND_TIMEOUT}

@@ -100,7 +100,7 @@ class AgentAPI(Protocol):
             NotFound: no such session.
             Conflict: it is not running, or is being terminated (reason `NotRunning`).
             Refused: timeout (`CommandTimeout`) or overflow (`OutputLimitExceeded`); the whole
-                sandbox is destroyed in both cases (seed 000).
+                sandbox is destroyed in both cases.
         """
         ...
 

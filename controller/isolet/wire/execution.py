@@ -15,7 +15,7 @@ from isolet.base import names
 from isolet.wire.base import Wire
 
 UID_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$"
-"""Ids as the seed allows them (facts: first alphanumeric, then [A-Za-z0-9_.-], at most 64)."""
+"""Ids: first alphanumeric, then [A-Za-z0-9_.-], at most 64."""
 
 Uid = Annotated[str, Field(pattern=UID_PATTERN)]
 
@@ -45,7 +45,7 @@ class Step(StrEnum):
 
 
 class Resources(Wire):
-    """Every bound of a sandbox; none is optional. Bounds are the seed's (facts §1.2)."""
+    """Every bound of a sandbox; none is optional."""
 
     cpu_millis: int = Field(ge=10, le=128_000)
     memory_bytes: int = Field(ge=16 << 20, le=512 << 30)
@@ -122,7 +122,8 @@ class Amendment(Wire):
     """
 
     generation: int = 0
-    active_deadline_seconds: int = Field(ge=1, le=86_400)
+    active_deadline_seconds: int | None = Field(default=None, ge=1, le=86_400)
+    """None leaves it as it is."""
     state: State = State.RUNNING
     stop_reason: str | None = None
 

@@ -108,7 +108,7 @@ async def node(socket: str, tmp_path: Path) -> AsyncIterator[Node]:
     for seen in await host.list():
         await host.reclaim(seen.uid)
     await node.close()
-    await LaunchFolders(node.run / "launch").unmount()
+    await LaunchFolders(node.run / "launch").close()
     shutil.rmtree(node.run, ignore_errors=True)
 
 

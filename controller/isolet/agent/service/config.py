@@ -13,7 +13,7 @@ OWN_PROCESSES = 4
 """What Isolet itself runs beside the tenant's: init, and the guard's two shells and its sleep."""
 
 NOFILE = 1024
-"""Open files a process (facts/seed-systems §2.1: nofile 1024)."""
+"""Open files a process."""
 
 _MIB = 1 << 20
 
@@ -64,7 +64,7 @@ def pids_backstop(nproc: int) -> int:
     """The cgroup's task limit.
 
     It counts the sandbox's own host threads, and a hit kills the whole sandbox; 100 guest processes
-    used 233 host tasks (facts/real-cluster), so it lies well above what `nproc` can reach.
+    used 233 host tasks (docs/measured.md#processes), so it lies well above what `nproc` can reach.
     """
     return 3 * nproc + 256
 

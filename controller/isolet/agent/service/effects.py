@@ -4,6 +4,7 @@ Each method may be cut off anywhere and repeated: names are deterministic, "alre
 labels is adopted, and the store changes by compare-and-set.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -21,6 +22,10 @@ from isolet.base import errors, steps
 from isolet.plan import reasons, sandbox_model
 from isolet.plan.sandbox_model import SandboxRecord
 from isolet.wire.execution import Medium, Outcome, Step
+
+DEATH_SECONDS = 5.0
+DEATH_LOOK_SECONDS = 0.02
+_ALIVE = frozenset({Status.RUNNING, Status.PAUSED, Status.RESTARTING})
 
 Performer = Callable[[SandboxRecord, Any], Awaitable[SandboxRecord | None]]
 
@@ -195,8 +200,30 @@ class Effects:
             await engine.stop(record.container_name, grace_seconds=action.grace_seconds)
         else:
             await engine.kill(record.container_name)
+        await self._confirm_dead(record.container_name)
         steps.reach(AgentStep.END_AFTER)
         return record
+
+    async def _confirm_dead(self, container: str) -> None:
+        """Look until the engine shows it dead.
+
+        Raises:
+            Unconfirmed: it still runs after `DEATH_SECONDS`; the worker tries again, ever slower.
+        """
+        clock = self._context.clock
+        deadline = clock.monotonic() + DEATH_SECONDS
+        while clock.monotonic() < deadline:
+            try:
+                seen = await self._context.engine.inspect(container)
+            except errors.NotFound:
+                return
+            if seen.status not in _ALIVE:
+                return
+            await asyncio.sleep(DEATH_LOOK_SECONDS)
+        raise errors.Unconfirmed(
+            f"container {container} still runs after it was killed",
+            reason=reasons.CANCEL_UNVERIFIED,
+        )
 
     async def _remove_unstarted(self, record: SandboxRecord, _: object) -> SandboxRecord:
         self._facts.removing_unstarted(record)

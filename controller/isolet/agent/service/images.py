@@ -8,7 +8,7 @@ from isolet.base import envnames, errors
 from isolet.plan.sandbox_model import Seen
 
 TOOLS = ("sh", "sleep", "tar")
-"""What Isolet needs in an image (seed 000: /bin/sh, sleep, tar)."""
+"""What Isolet needs in an image."""
 
 _FOLDERS = ("/bin", "/usr/bin", "/usr/local/bin", "/sbin", "/usr/sbin")
 

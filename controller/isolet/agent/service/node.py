@@ -45,7 +45,6 @@ class Node:
         self._images: tuple[Image, ...] = ()
         self._strays: tuple[Stray, ...] = ()
         self._engine_problem: str | None = "not asked yet"
-        self._architecture = ""
         self._requalify = asyncio.Event()
         self.first_round = asyncio.Event()
         """Set once the first qualification is over, however it went."""
@@ -68,9 +67,10 @@ class Node:
                 self._qualification = found
                 self._changed()
             self.first_round.set()
-            good = all(condition.status == "True" for condition in found.conditions)
             try:
-                async with asyncio.timeout(REQUALIFY_SECONDS if good else RETRY_QUALIFY_SECONDS):
+                async with asyncio.timeout(
+                    REQUALIFY_SECONDS if found.is_serving else RETRY_QUALIFY_SECONDS
+                ):
                     await self._requalify.wait()
             except TimeoutError:
                 continue
@@ -109,7 +109,7 @@ class Node:
             boot_id=context.boot_id,
             sequence=sequence,
             now=context.clock.now(),
-            architecture=self._architecture,
+            architecture=self._qualification.architecture,
             conditions=self._conditions(),
             runtimes=() if down else self._qualification.runtimes,
             media=self._qualification.media,

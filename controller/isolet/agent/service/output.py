@@ -21,7 +21,7 @@ from isolet.plan.sandbox_model import Control
 from isolet.wire.execution import OutputFacts
 
 READ_LIMIT_SECONDS = 120.0
-"""A log that cannot be read to its end in this time is marked incomplete (seed 002)."""
+"""A log that cannot be read to its end in this time is marked incomplete."""
 
 SETTLE_SECONDS = 2.0
 """How long the live stream may take to end by itself after the container has."""
@@ -144,7 +144,7 @@ class Follower:
         """Read what is left of an ended container's log. Sets `done`.
 
         `lost` says that the engine was down when the container ended: it did not see the end of
-        the output (facts/hard-joints F), which is then marked incomplete.
+        the output (docs/measured.md#output), which is then marked incomplete.
         """
         if self.done:
             return

@@ -13,7 +13,7 @@ from isolet.base import errors, names
 from isolet.wire.node import NodeCondition
 
 REQUIRED_ARGUMENTS = ("--network=none", "--host-uds=open")
-"""Arguments that the daemon's configuration must give to the runtime (seed 004)."""
+"""Arguments that the daemon's configuration must give to the runtime."""
 
 PROBE_SECONDS = 20.0
 _PROBE_LOOK_SECONDS = 0.05
@@ -27,12 +27,18 @@ class Qualification:
     conditions: tuple[NodeCondition, ...]
     runtimes: tuple[str, ...] = ()
     media: tuple[str, ...] = ()
+    architecture: str = ""
+
+    @property
+    def is_serving(self) -> bool:
+        """Whether sandboxes can be started at all; an optional capability may be closed."""
+        return bool(self.runtimes)
 
 
 def verdict(kind: str, problem: str | None, reason: str, good: str) -> NodeCondition:
     """A condition that is True, or False with the problem and its cure."""
     if problem is None:
-        return NodeCondition(type=kind, status="True", reason="Qualified", message=good)
+        return NodeCondition(type=kind, status="True", reason="OK", message=good)
     return NodeCondition(type=kind, status="False", reason=reason, message=problem)
 
 
@@ -80,6 +86,7 @@ class Qualifier:
             conditions=tuple(conditions),
             runtimes=proved if live is None else (),
             media=("Memory", "Disk") if disk is None else ("Memory",),
+            architecture=info.architecture,
         )
 
     async def _disk(self) -> str | None:
@@ -127,10 +134,18 @@ class Qualifier:
         while seen.status is Status.CREATED:
             await asyncio.sleep(_PROBE_LOOK_SECONDS)
             seen = await engine.inspect(made)
-        if not self._context.proof_of_runtime(seen.pid):
-            return f"the host process of a sandbox is not {wanted.runtime}'s"
-        if await self._first_line(made) in ("", self._context.kernel):
-            return f"a program under {wanted.runtime!r} sees the host's own kernel"
+        return await self._not_gvisor(made, seen.pid) if wanted.runtime == "runsc" else None
+
+    async def _not_gvisor(self, container_id: str, pid: int) -> str | None:
+        """Why a running sandbox is not gVisor's, seen from the host and from inside.
+
+        Another runtime, which the node's own policy must name, only has to start: it is for work
+        that needs no such boundary.
+        """
+        if not self._context.proof_of_runtime(pid):
+            return "the host process of a runsc sandbox is not runsc"
+        if await self._first_line(container_id) in ("", self._context.kernel):
+            return "a program under runsc sees the host's own kernel"
         return None
 
     async def _first_line(self, container_id: str) -> str:

@@ -2,13 +2,14 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Literal
 
 from isolet.agent import deadlines
 from isolet.agent.deadline_book import DeadlineBook
 from isolet.agent.engine.base import EngineEvent, Stream
 from isolet.agent.policy import checks
+from isolet.agent.service import records
 from isolet.agent.service.context import Context
 from isolet.agent.service.effects import Effects, deadline_entry
 from isolet.agent.service.events import EventLog
@@ -21,10 +22,9 @@ from isolet.agent.service.sessions import Overran, Sessions
 from isolet.agent.service.watchers import Watchers
 from isolet.agent.service.worker import Worker, Workers
 from isolet.agent.steps import AgentStep
-from isolet.agent.store.base import Tombstone
 from isolet.base import errors, log, names, steps
 from isolet.plan import reasons
-from isolet.plan.sandbox_model import PinnedSpec, SandboxRecord, Stop, observed
+from isolet.plan.sandbox_model import SandboxRecord, Stop, observed
 from isolet.wire.agent_api import Change, OutputChunk, Snapshot
 from isolet.wire.base import Fence
 from isolet.wire.execution import (
@@ -34,14 +34,12 @@ from isolet.wire.execution import (
     ExecutionObserved,
     ExecutionSpec,
     ExecutionWanted,
-    Medium,
-    State,
     Step,
 )
 from isolet.wire.node import NodeObserved, Stray
 
 TOMBSTONE_LIFE = timedelta(hours=25)
-"""Tombstones fence replays for at least 24 h (seed 004)."""
+"""Tombstones fence replays for at least 24 h."""
 
 PURGE_SECONDS = 600.0
 MAX_CHUNK_BYTES = 1 << 20
@@ -65,7 +63,7 @@ class Service:
         self._facts = Facts(context, Images(context.engine), self._inputs, self._events, self._wake)
         self._effects = Effects(context, self._facts, self._inputs, book)
         self._sessions = Sessions(context)
-        self._watchers = Watchers(context.store, self._observed, _buried)
+        self._watchers = Watchers(context.store, self._observed, records.buried)
         self._node = Node(context, self._watchers.node_changed)
         self._workers = Workers(
             lambda uid: Worker(uid, context, self._facts, self._effects, self._watchers.changed)
@@ -129,7 +127,7 @@ class Service:
             raise errors.Conflict(f"{wanted.uid} is known here with another spec")
         if record.step is Step.RECORDED and record.outcome is None:
             self._inputs.keep(wanted.uid, wanted.spec)
-        record = await self._apply(record, _mutable(wanted))
+        record = await self._apply(record, records.mutable(wanted))
         self._workers.ensure(wanted.uid)
         return self._observed(record)
 
@@ -164,7 +162,7 @@ class Service:
             await store.bury(uid, at=self._context.clock.now())
             tombstone = await store.tombstone(uid)
         assert tombstone is not None
-        return _buried(tombstone, 0)
+        return records.buried(tombstone, 0)
 
     async def get(self, uid: str) -> ExecutionObserved:
         """See AgentAPI."""
@@ -174,7 +172,7 @@ class Service:
         tombstone = await self._context.store.tombstone(uid)
         if tombstone is None:
             raise errors.NotFound(f"no Execution {uid} on this node")
-        return _buried(tombstone, 0)
+        return records.buried(tombstone, 0)
 
     async def snapshot(self) -> Snapshot:
         """See AgentAPI."""
@@ -261,7 +259,9 @@ class Service:
             # In memory before it is durable: the worker that finds the record needs it.
             self._inputs.keep(wanted.uid, wanted.spec)
             steps.reach(AgentStep.RECORD_BEFORE)
-            record = await self._context.store.add(self._new_record(wanted, digest))
+            record = await self._context.store.add(
+                records.new(wanted, digest, self._context.installation, self._context.clock.now())
+            )
             steps.reach(AgentStep.RECORD_AFTER)
         return record
 
@@ -278,40 +278,10 @@ class Service:
                 "Disk workspaces cannot be made on this node", reason="DiskUnqualified"
             )
 
-    def _new_record(self, wanted: ExecutionWanted, digest: str) -> SandboxRecord:
-        now = self._context.clock.now()
-        return SandboxRecord(
-            uid=wanted.uid,
-            namespace=wanted.namespace,
-            name=wanted.name,
-            class_name=wanted.class_name,
-            generation=wanted.generation,
-            spec_digest=digest,
-            spec=pinned(wanted.spec),
-            state=wanted.state,
-            stop_reason=wanted.stop_reason,
-            active_deadline_seconds=wanted.active_deadline_seconds,
-            container_name=names.container_name(self._context.installation, wanted.uid),
-            created_at=now,
-            updated_at=now,
-        )
-
     async def _apply(self, record: SandboxRecord, change: Amendment) -> SandboxRecord:
         """Write what is mutable, if it differs; Terminated is one-way."""
-        limit = record.spec.maximum_deadline_seconds
-        if change.active_deadline_seconds > limit:
-            raise errors.Refused(
-                f"activeDeadlineSeconds {change.active_deadline_seconds} is over the maximum "
-                f"of {limit}",
-                reason="DeadlineNotAllowed",
-            )
         while True:
-            changed = record.with_(
-                generation=max(record.generation, change.generation),
-                active_deadline_seconds=change.active_deadline_seconds,
-                state=State.TERMINATED if record.state is State.TERMINATED else change.state,
-                stop_reason=record.stop_reason or change.stop_reason,
-            )
+            changed = records.amended(record, change)
             if changed == record:
                 return record
             try:
@@ -346,7 +316,7 @@ class Service:
                 continue
 
     def _observed(self, record: SandboxRecord) -> ExecutionObserved:
-        return observed(self._with_output(record), deadline_at(record))
+        return observed(self._with_output(record), records.deadline_at(record))
 
     def _with_output(self, record: SandboxRecord) -> SandboxRecord:
         """Add what is not in the store: live counts, and the tails, which are tenant data."""
@@ -386,51 +356,3 @@ class Service:
             except errors.IsoletError as error:
                 _log.warning("tombstones not purged", extra={"reason": error.reason})
             await asyncio.sleep(PURGE_SECONDS)
-
-
-def pinned(spec: ExecutionSpec) -> PinnedSpec:
-    """What is kept of a spec: no value and no argument."""
-    return PinnedSpec(
-        image=spec.image,
-        runtime=spec.runtime,
-        user=spec.user,
-        resources=spec.resources,
-        medium=Medium(spec.workspace.medium),
-        workspace_executable=spec.workspace.executable,
-        tmp_executable=spec.tmp_executable,
-        retain_seconds=spec.workspace.retain_seconds,
-        program=spec.command[0][:256] if spec.command else "",
-        maximum_deadline_seconds=spec.maximum_deadline_seconds,
-        idle_timeout_seconds=spec.idle_timeout_seconds,
-        status_tail_bytes=spec.status_tail_bytes,
-        env_names=tuple(variable.name for variable in spec.env),
-    )
-
-
-def deadline_at(record: SandboxRecord) -> datetime | None:
-    """The deadline in wall time, for people."""
-    if record.started_at is None:
-        return None
-    return record.started_at + timedelta(seconds=record.active_deadline_seconds)
-
-
-def _mutable(wanted: ExecutionWanted) -> Amendment:
-    return Amendment(
-        generation=wanted.generation,
-        active_deadline_seconds=wanted.active_deadline_seconds,
-        state=wanted.state,
-        stop_reason=wanted.stop_reason,
-    )
-
-
-def _buried(tombstone: Tombstone, sequence: int) -> ExecutionObserved:
-    return ExecutionObserved(
-        uid=tombstone.uid,
-        namespace=tombstone.namespace,
-        name=tombstone.name,
-        sequence=sequence,
-        spec_digest=tombstone.spec_digest,
-        step=Step.DISPOSED,
-        removing=True,
-        nothing_left=True,
-    )

@@ -1,8 +1,7 @@
 """Commands inside a running session: attached, bounded in time and output.
 
 Docker cannot end the tree of one exec, so a command that passes its time or its output limit ends
-the whole sandbox, siblings included (seed 000: "A command timeout, output overflow, or abort
-destroys the complete container").
+the whole sandbox, siblings included (docs/measured.md#exec).
 """
 
 import asyncio

@@ -69,13 +69,9 @@ class LaunchFolders:
                 if not extra:
                     raise
 
-    async def unmount(self) -> None:
-        """Give the memory back: when the installation is taken off the node.
-
-        Raises:
-            Unavailable: a sandbox still has a folder of it.
-        """
-        if self._root.exists() and self._root.is_mount():
+    async def close(self) -> None:
+        """Give the memory back, unless a sandbox has a folder of it, to which execs still write."""
+        if not self.list() and self._root.is_mount():
             await commands.run(("umount", str(self._root)), timeout=MOUNT_SECONDS)
 
     def folder(self, uid: str) -> Path:

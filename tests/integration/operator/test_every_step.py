@@ -1,0 +1,152 @@
+"""SIGKILL at every step that the code lists, and afterwards nothing is doubled, lost or left.
+
+Life goes on in rounds that between them make every effect of the operator. A supervisor starts it
+again each time it dies, as a kubelet would, with the next step as its trap.
+"""
+
+import asyncio
+import contextlib
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from isolet.operator.steps import STEPS
+from isolet.wire.node import Stray
+from tests.integration.operator.harness import NAMESPACE, World, until
+from tests.integration.operator.processes import CONSTANTS, OperatorProcess, served, trap
+
+pytestmark = [pytest.mark.faults, pytest.mark.timeout(900)]
+
+WAIT = 60.0
+
+
+class Supervisor:
+    """Keeps one operator running, and kills it at one step after the other."""
+
+    def __init__(self, world: World, folder: Path) -> None:
+        self.world = world
+        self.folder = folder
+        self.left = list(STEPS)
+        self.struck: list[str] = []
+        self.deaths: list[tuple[str, int]] = []
+        self.process: OperatorProcess | None = None
+
+    async def run(self) -> None:
+        while True:
+            step = self.left[0] if self.left else ""
+            noted = self.folder / f"noted-{len(self.deaths)}"
+            self.process = OperatorProcess(
+                self.world, self.folder, **(trap(step, noted, "kill") if step else {})
+            )
+            while self.process.alive:
+                await asyncio.sleep(0.05)
+            self.deaths.append((step, int(self.process.process.returncode)))
+            if noted.exists():
+                self.struck.append(step)
+                self.left.remove(step)
+
+    async def end_in_order(self) -> None:
+        """SIGTERM, which is the only thing that makes a leader hand over its lease."""
+        process = self.process
+        if process is not None and process.led():
+            process.send(signal.SIGTERM)
+            await until(lambda: not process.alive, "ended", WAIT)
+
+
+class Round:
+    """One round of life with every kind of end."""
+
+    def __init__(self, world: World, number: int, a: Any, b: Any) -> None:
+        self.world, self.number, self.a, self.b = world, number, a, b
+
+    def name(self, what: str) -> str:
+        return f"{what}-{self.number}"
+
+    async def live(self) -> None:
+        await asyncio.gather(self.succeed(), self.fail(), self.cancel(), self.force(), self.stray())
+
+    async def _run(self, what: str, node: Any, **spec: Any) -> str:
+        selector = {"kubernetes.io/hostname": node.name}
+        uid = await self.world.create(self.name(what), nodeSelector=selector, **spec)
+        await until(lambda: uid in node.live, f"{what} runs", WAIT)
+        return uid
+
+    async def succeed(self) -> None:
+        uid = await self._run("good", self.a, ttlSecondsAfterFinished=1)
+        await asyncio.sleep(1.5)
+        await self.a.end(uid)
+        await self.world.until_gone(self.name("good"), seconds=WAIT)
+
+    async def fail(self) -> None:
+        uid = await self._run("bad", self.a)
+        await self.a.end(uid, "NonZeroExit", succeeded=False, exit_code=1, message="exit code 1")
+        await self.world.until_condition("Succeeded", "False", self.name("bad"), seconds=WAIT)
+        await self.world.delete(self.name("bad"))
+        await self.world.until_gone(self.name("bad"), seconds=WAIT)
+
+    async def cancel(self) -> None:
+        await self._run("taken-back", self.a)
+        change = {"spec": {"desiredState": "Terminated"}}
+        await self.world.patch(change, self.name("taken-back"))
+        await self.world.until_condition(
+            "Succeeded", "False", self.name("taken-back"), reason="Cancelled", seconds=WAIT
+        )
+        await self.world.delete(self.name("taken-back"))
+        await self.world.until_gone(self.name("taken-back"), seconds=WAIT)
+
+    async def force(self) -> None:
+        uid = await self._run("forced", self.b)
+        await self.b.lose()
+        name = self.name("forced")
+        note = {"metadata": {"annotations": {"isolet.dev/force-release": "test"}}}
+        await self.world.patch(note, name)
+        await self.world.delete(name)
+        await self.world.until_gone(name, seconds=WAIT)
+        await self.b.return_()
+        await until(lambda: uid not in self.b.live, "buried", WAIT)
+        await until(self._no_tombstones, "the tombstone dropped", WAIT)
+
+    async def _no_tombstones(self) -> bool:
+        path = f"/api/v1/namespaces/{NAMESPACE}/configmaps?labelSelector=isolet.dev%2Ftombstone"
+        items = (await self.world.call("request", "GET", path)).must()["items"]
+        mine = [i for i in items if self.b.name in i["data"]["tombstone.json"]]
+        return not mine
+
+    async def stray(self) -> None:
+        name = self.name("stray")
+        self.a.strays += (Stray(kind="volume", name=name, uid="nobody", age_seconds=9000),)
+        await until(lambda: all(s.name != name for s in self.a.strays), "stray removed", WAIT)
+
+
+async def test_killed_at_every_step(
+    world: World, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path_factory.mktemp("p")
+    monkeypatch.setitem(CONSTANTS, "isolet.plan.orphans.TOMBSTONE_LEAST", 0)
+    await world.add_class()
+    async with served(world, folder) as add:
+        a, b = await add("a"), await add("b")
+        supervisor = Supervisor(world, folder)
+        supervising = asyncio.create_task(supervisor.run())
+        try:
+            for number in range(40):
+                await Round(world, number, a, b).live()
+                await supervisor.end_in_order()
+                if not supervisor.left:
+                    break
+        finally:
+            supervising.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await supervising
+            if supervisor.process is not None:
+                await supervisor.process.close()
+        assert supervisor.left == [], "steps without a kill"
+        assert set(supervisor.struck) == set(STEPS)
+        for agent in (a, b):
+            assert len(agent.starts) == len(set(agent.starts)), "started twice"
+            assert agent.live == set()
+            assert all(record.nothing_left for record in agent.records.values())
+        path = f"/apis/isolet.dev/v1alpha1/namespaces/{world.namespace}/executions"
+        assert (await world.call("request", "GET", path)).must()["items"] == []

@@ -142,11 +142,11 @@ class Observer:
         )
 
     def _needs_inputs(self, facts: model.ExecutionFacts) -> bool:
-        """Once an agent has the object, the values it was given are not needed again."""
+        """Once an agent has the object, its values are not needed again, unless it lost them."""
         if facts.node_name is None:
             return True
         link = self.nodes.link(facts.node_name)
-        return link is None or not isinstance(link.record(facts.uid), Known)
+        return link is None or binding.needs_values(link.record(facts.uid))
 
     async def _labels(self, facts: model.ExecutionFacts) -> Labels:
         if facts.node_name is not None:

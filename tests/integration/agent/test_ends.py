@@ -263,3 +263,29 @@ async def test_a_removed_uid_that_never_was_cannot_start_later(host, spec):
     await host.reclaim("never")
     with pytest.raises(errors.Conflict):
         await host.provision(spec("true"), uid="never")
+
+
+async def test_a_caller_that_leaves_ends_its_command_and_the_session(node, spec, socket):
+    """Over HTTP: the command must not run on behind the back of who aborted it."""
+    from prometheus_client import CollectorRegistry
+
+    from isolet.agent.server.metrics import ServerMetrics
+    from isolet.agent.server.server import AgentServer
+    from isolet.client.http import HTTPAgent
+
+    server = AgentServer(node.service, metrics=ServerMetrics(CollectorRegistry()))
+    await server.listen_unix(node.run / "agent.sock")
+    agent = HTTPAgent(f"unix://{node.run}/agent.sock")
+    try:
+        host = ExecutionHost(agent)
+        seen = await host.provision(spec())
+        command = ExecRequest(command=("sleep", "100"), timeout_seconds=100)
+        running = asyncio.create_task(host.exec(seen.uid, command))
+        await asyncio.sleep(1)
+        running.cancel()
+        result = await host.wait(seen.uid)
+        assert (result.outcome.reason, result.outcome.succeeded) == (reasons.CANCELLED, False)
+    finally:
+        await agent.close()
+        await server.close()
+    await nothing_is_left(node, socket)

@@ -7,7 +7,8 @@ errors into answers, and counts and logs. It never logs a body, a query or a hea
 import asyncio
 import secrets
 import time
-from collections.abc import Iterable
+from collections.abc import Coroutine, Iterable
+from typing import Any
 
 from aiohttp import web
 from aiohttp.typedefs import Middleware
@@ -51,9 +52,22 @@ def _guarded(identify: Identify, right: Right, handler: Handler) -> Handler:
         peer.demand(right)
         if right is not Right.PROBE:
             parse.wire_version(request)
-        return await handler(request)
+        if right is Right.EXEC or request.method in _QUIET:
+            return await handler(request)
+        return await _to_its_end(handler(request))
 
     return guarded
+
+
+async def _to_its_end(work: Coroutine[Any, Any, web.StreamResponse]) -> web.StreamResponse:
+    """A change is made whole even if its caller leaves; a command in a session is not.
+
+    An aborted command has to end (its session goes with it), so handlers are cancelled when their
+    caller leaves; a change that was cut off between two of its steps would wait for a restart.
+    """
+    task = asyncio.ensure_future(work)
+    task.add_done_callback(lambda done: done.cancelled() or done.exception())
+    return await asyncio.shield(task)
 
 
 def _edge(metrics: ServerMetrics, answer_seconds: float) -> Middleware:

@@ -47,6 +47,7 @@ class Listener:
             keepalive_timeout=limits.idle_seconds,
             lingering_time=1.0,
             auto_decompress=False,
+            handler_cancellation=True,
         )
         self._accepting: asyncio.Server | None = None
 

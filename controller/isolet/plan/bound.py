@@ -76,7 +76,7 @@ def _known(
         return starting.again(seen, bound, facts, record)
     actions: tuple[Action, ...] = ()
     if record.generation < seen.object.metadata.generation or (stop and not _ending(record)):
-        change = binding.amendment(seen.object, bound, record, stop)
+        change = binding.amendment(seen.object, bound, stop)
         actions = (Amend(node=facts.name, uid=seen.object.uid, change=change),)
     return going(seen, bound, facts, record, _progress(seen, record, stopping), actions)
 

@@ -55,7 +55,6 @@ def _ended(seen: Observed, bound: Binding | None, record: ExecutionObserved) -> 
         if reason == outcome.reason
         else f"{outcome.reason}: {outcome.message}",
         exit_code=outcome.exit_code,
-        signal=outcome.signal,
         ended_at=record.ended_at,
     )
     return finish(seen, bound, verdict, record)

@@ -226,7 +226,6 @@ class Effects:
         )
 
     async def _remove_unstarted(self, record: SandboxRecord, _: object) -> SandboxRecord:
-        self._facts.removing_unstarted(record)
         await self._context.engine.remove(record.container_name)
         return record
 

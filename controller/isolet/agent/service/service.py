@@ -13,7 +13,7 @@ from isolet.agent.service import records
 from isolet.agent.service.context import Context
 from isolet.agent.service.effects import Effects, deadline_entry
 from isolet.agent.service.events import EventLog
-from isolet.agent.service.facts import Facts, oldest_dispatch
+from isolet.agent.service.facts import Facts, oldest
 from isolet.agent.service.images import Images
 from isolet.agent.service.inputs import Inputs
 from isolet.agent.service.node import Node, allocated
@@ -87,7 +87,7 @@ class Service:
         await self._book.replace([entry for entry in entries if entry is not None])
         for record in records:
             self._workers.ensure(record.uid)
-        since = oldest_dispatch(records, self._context.clock.now())
+        since = oldest(records, self._context.clock.now())
         self._background = [
             asyncio.create_task(loop)
             for loop in (
@@ -212,12 +212,8 @@ class Service:
         await self._touch(uid)
         try:
             return await self._sessions.exec(record, request)
-        except Overran as error:
-            await self._destroy(uid, error.reason, error.message)
-            raise
-        except asyncio.CancelledError:
-            if not self._draining:  # An agent that is being replaced leaves sessions alone.
-                await self._destroy(uid, reasons.CANCELLED, "a command in it was aborted")
+        except (Overran, asyncio.CancelledError) as error:
+            await self._destroy(uid, error)
             raise
         finally:
             await self._touch(uid)
@@ -301,8 +297,10 @@ class Service:
         """Note that the session is in use, for its idle timeout."""
         await self._edit(uid, last_activity_boottime=self._context.clock.boottime())
 
-    async def _destroy(self, uid: str, reason: str, message: str) -> None:
+    async def _destroy(self, uid: str, error: BaseException) -> None:
         """Have the whole sandbox ended for what one command in it did."""
+        reason = error.reason if isinstance(error, Overran) else reasons.CANCELLED
+        message = error.message if isinstance(error, Overran) else "a command in it was aborted"
         await self._edit(uid, stop=Stop(reason=reason, message=message))
 
     async def _edit(self, uid: str, **changes: object) -> None:

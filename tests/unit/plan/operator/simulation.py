@@ -5,6 +5,8 @@ call can be made to fail before it has an effect, or after. It counts what must 
 """
 
 import copy
+import functools
+import json
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -12,6 +14,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from isolet.api import meta
+from isolet.api.executionnode import ExecutionNode
 from isolet.base import errors
 from isolet.plan import actions as act
 from isolet.plan import binding, execution, reasons
@@ -207,6 +210,11 @@ class Agent:
         )
 
 
+@functools.cache
+def _node_object(name: str, changes: str) -> ExecutionNode:
+    return worlds.a_node_object(name, **json.loads(changes))
+
+
 @dataclass
 class World:
     """Everything there is."""
@@ -267,7 +275,7 @@ class World:
         view = self.views.get(name)
         known = None if view is None else view[1]
         return NodeFacts(
-            object=worlds.a_node_object(name, **self.nodes[name]),
+            object=_node_object(name, json.dumps(self.nodes[name])),
             report=self._report(agent, view[0]) if view else None,
             reachable=agent.reachable,
             synced=view is not None,

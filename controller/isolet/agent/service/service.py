@@ -212,8 +212,12 @@ class Service:
         await self._touch(uid)
         try:
             return await self._sessions.exec(record, request)
-        except (Overran, asyncio.CancelledError) as error:
-            await self._destroy(uid, error)
+        except Overran as error:
+            await self._destroy(uid, error.reason, error.message)
+            raise
+        except asyncio.CancelledError:
+            if not self._draining:  # An agent that is being replaced leaves sessions alone.
+                await self._destroy(uid, reasons.CANCELLED, "a command in it was aborted")
             raise
         finally:
             await self._touch(uid)
@@ -297,10 +301,8 @@ class Service:
         """Note that the session is in use, for its idle timeout."""
         await self._edit(uid, last_activity_boottime=self._context.clock.boottime())
 
-    async def _destroy(self, uid: str, error: BaseException) -> None:
+    async def _destroy(self, uid: str, reason: str, message: str) -> None:
         """Have the whole sandbox ended for what one command in it did."""
-        reason = error.reason if isinstance(error, Overran) else reasons.CANCELLED
-        message = error.message if isinstance(error, Overran) else "a command in it was aborted"
         await self._edit(uid, stop=Stop(reason=reason, message=message))
 
     async def _edit(self, uid: str, **changes: object) -> None:

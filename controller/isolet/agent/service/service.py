@@ -44,6 +44,10 @@ TOMBSTONE_LIFE = timedelta(hours=25)
 PURGE_SECONDS = 600.0
 MAX_CHUNK_BYTES = 1 << 20
 
+_TELLING = frozenset({"start", "die", "oom", "pause", "unpause", "destroy"})
+"""Events after which a sandbox is another. The rest only announces those, or is about one exec:
+three events that would each cost a look, for every command in a session."""
+
 _log = log.get("agent.service")
 
 
@@ -343,7 +347,8 @@ class Service:
         self._workers.wake(uid)
 
     def _on_event(self, event: EngineEvent) -> None:
-        self._workers.wake(event.labels.get(names.LABEL_UID, ""))
+        if event.action in _TELLING:
+            self._workers.wake(event.labels.get(names.LABEL_UID, ""))
 
     def _on_connect(self) -> None:
         """Events may have been missed: everyone looks."""

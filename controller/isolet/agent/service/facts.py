@@ -53,9 +53,9 @@ class Facts:
         """Everything the next decision on `record` may need."""
         if record.outcome is not None:
             return SandboxFacts(container=Seen.UNKNOWN)
-        container, state = await self._inspect(record)
         if record.step is Step.RECORDED:
-            return await self._before_start(record, container, state)
+            return await self._before_start(record)
+        container, state = await self._inspect(record)
         if container is None:
             return await self._without_container(record, state)
         await self._attend_output(record, container)
@@ -81,10 +81,10 @@ class Facts:
         self._pids[record.uid] = container.pid
         return container, Seen.PRESENT
 
-    async def _before_start(
-        self, record: SandboxRecord, container: Container | None, state: Seen
-    ) -> SandboxFacts:
-        image, problem = await self._images.check(record.spec.image)
+    async def _before_start(self, record: SandboxRecord) -> SandboxFacts:
+        (container, state), (image, problem) = await asyncio.gather(
+            self._inspect(record), self._images.check(record.spec.image)
+        )
         return SandboxFacts(
             container=state,
             seen=self._container(container, record) if container else None,

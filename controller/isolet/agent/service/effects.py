@@ -121,10 +121,12 @@ class Effects:
             dispatched_boottime=now.boottime,
             waiting=None,
         )
-        # The watchdog must know the deadline before there is anything to end.
-        await self._guard(dispatched, pid=0)
         steps.reach(AgentStep.DISPATCH_BEFORE)
-        stored = await self._context.store.update(dispatched)
+        # Both before the start: the watchdog must know the deadline before there is anything to
+        # end. They are two files on two file systems, so neither waits for the other.
+        _, stored = await asyncio.gather(
+            self._guard(dispatched, pid=0), self._context.store.update(dispatched)
+        )
         steps.reach(AgentStep.DISPATCH_AFTER)
         return stored
 
@@ -181,9 +183,11 @@ class Effects:
             started_boottime=max(earliest, now.boottime - since),
             waiting=None,
         )
-        stored = await self._context.store.update(running)
+        _, stored = await asyncio.gather(
+            self._guard(running, pid=self._facts.pid(record.uid)),
+            self._context.store.update(running),
+        )
         steps.reach(AgentStep.RUNNING_AFTER)
-        await self._guard(stored, pid=self._facts.pid(record.uid))
         return stored
 
     async def _record_stop(

@@ -179,7 +179,7 @@ def test_a_node_that_is_given_up_releases_its_work_and_is_cleared_later(
         nodes.patch("executionnode", "node-1", {"spec": {"outOfService": None}})
     nodes.stack.start_agent("node-1")
     for name, uid in uids.items():
-        eventually(lambda uid=uid: not held(nodes, "node-1", uid), f"{name} is removed")
+        eventually(lambda uid=uid: not held(nodes, "node-1", uid), f"{name} is removed", 30)
 
 
 # A node that is silent, or whose engine is.

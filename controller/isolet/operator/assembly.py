@@ -112,7 +112,7 @@ class Operator:
             clock,
             settings.orphan_policy,
         )
-        self.bells.contact_changed = self.orphans.wake
+        self.bells.contact_changed = self.bells.use_changed = self.orphans.wake
 
     # What comes in.
 

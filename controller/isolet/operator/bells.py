@@ -66,6 +66,8 @@ class Bells:
     sweep: Sweep
     contact_changed: Callable[[], None] = lambda: None
     """An agent came, went, or is another."""
+    use_changed: Callable[[], None] = lambda: None
+    """What a node may be used for is not what it was."""
     leading: bool = False
     _specs: dict[str, Any] = field(default_factory=dict)
     _contacts: dict[str, tuple[bool, bool, str, bool, bool]] = field(default_factory=dict)
@@ -127,6 +129,7 @@ class Bells:
         spec = None if obj is None else obj.get("spec")
         if self._specs.get(key.name) != spec:
             self._specs[key.name] = spec
+            self.use_changed()
             self._ring_bound(key.name)
         if obj is None:
             self._specs.pop(key.name, None)

@@ -122,12 +122,12 @@ class Reconciler:
             _log.debug("not read again", extra={"key": str(key), "detail": str(error)})
 
     async def _execution(self, key: Key, obj: Object) -> Again:
-        labels, inputs = await self.observer.read(obj)
+        fetched = await self.observer.read(obj)
         obj = self.cache.get(key) or obj  # what came while that was read
         uid = uid_of(obj)
         # From here to the first write nothing waits: what a plan promises is counted before any
         # other pass looks.
-        seen = self.observer.observe(obj, labels, inputs, self.memory.failure(key, uid))
+        seen = self.observer.observe(obj, fetched, self.memory.failure(key, uid))
         plan = execution.plan(seen)
         self._assume(uid, plan)
         try:

@@ -82,8 +82,12 @@ class Bells:
         if self.leading:
             self.queue.add_idle(key)
 
-    def object_changed(self, kind: Kind, key: Key, obj: Object | None) -> None:
-        """The cache has a new state of an object."""
+    def object_changed(self, kind: Kind, key: Key, obj: Object | None, own: bool = False) -> None:
+        """The cache has a new state of an object.
+
+        A status that its own pass wrote (`own`) is no reason for another one: it was written at the
+        version that was looked at, so nothing else is new, and the plan has said when to look.
+        """
         if kind is EXECUTIONS:
             self.index.put(key, obj)
         elif kind is CLASSES:
@@ -91,7 +95,8 @@ class Bells:
             self.sweep.want()
         elif kind is NODES:
             self._node_object(key, obj)
-        self.ring(key)
+        if not own:
+            self.ring(key)
 
     def record_changed(self, record: ExecutionObserved) -> None:
         """An agent's record of an Execution is new, different or gone."""

@@ -73,6 +73,12 @@ def test_an_object_rings_itself(world):
     assert world.rung() == [key("a"), Key("Process", "ns", "job")]
 
 
+def test_a_status_that_its_own_pass_wrote_rings_nothing(world):
+    where = key("a")
+    world.bells.object_changed(EXECUTIONS, where, an_execution("a", node="n"), own=True)
+    assert (world.rung(), list(world.index.bound)) == ([], [where])
+
+
 def test_a_standby_rings_nothing_and_knows_everything(world):
     world.bells.leading = False
     world.put(EXECUTIONS, an_execution("a"))

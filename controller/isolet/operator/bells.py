@@ -173,4 +173,6 @@ class Bells:
 
     def _ring_bound(self, name: str) -> None:
         for key in self.index.on(name):
-            self.ring(key)
+            # What has ended is of little interest to a node, and there may be ten thousand.
+            ring = self.resync if self.index.bound[key].finished else self.ring
+            ring(key)

@@ -28,7 +28,7 @@ from isolet_cluster.layout import State
 
 from . import kube, raw
 from .cold import BOUNDS
-from .meter import pids, rss_mib
+from .meter import cpu, pids, rss_mib
 from .place import NAMESPACE, Place, an_execution
 from .report import Report, Target
 
@@ -153,17 +153,27 @@ def objects(place: Place, report: Report, count: int) -> None:
         seen = log.stat().st_size
         began = time.monotonic()
         place.stack.start_operator()
-        seconds = _settled(place, seen, count, began)
-        now, peak = rss_mib(pids(place.stack)["operator-0"])
+        seconds, passes = _settled(place, seen, count, began)
+        pid = pids(place.stack)["operator-0"]
+        used, (now, peak) = cpu(pid), rss_mib(pid)
     finally:
         place.stack.end("operator-0")
         etcd.clear()
         place.stack.start_operator()
     table = report.table(f"operator's cold start with {count} finished objects", "", "")
     table.add("start of the process -> each object has had its pass", f"{seconds:.1f} s")
+    table.add("CPU of the operator until then", f"{used:.1f} s")
+    table.add("passes over each object", f"{passes / count:.2f}")
     table.add("resident memory then", f"{now:.0f} MiB")
     table.add("at its peak", f"{peak:.0f} MiB")
-    report.numbers["objects"] = {"count": count, "seconds": seconds, "mib": now, "peak_mib": peak}
+    report.numbers["objects"] = {
+        "count": count,
+        "seconds": seconds,
+        "cpu_seconds": used,
+        "passes": passes,
+        "mib": now,
+        "peak_mib": peak,
+    }
     report.targets += [
         Target(f"operator's start with {count} objects", seconds, START_SECONDS, "s"),
         Target("its memory at the peak", peak, START_MIB, "MiB"),
@@ -192,8 +202,10 @@ def _await_listed(place: Place, count: int, seconds: float = 60) -> None:
     raise ClusterError(f"the API server shows {known} of {count} objects")
 
 
-def _settled(place: Place, log_from: int, count: int, began: float, limit: float = 180) -> float:
-    """Seconds until the operator has looked at each object and nothing waits."""
+def _settled(
+    place: Place, log_from: int, count: int, began: float, limit: float = 180
+) -> tuple[float, float]:
+    """Seconds until the operator has looked at each object and nothing waits; passes so far."""
     port = None
     while time.monotonic() - began < limit:
         time.sleep(0.1)
@@ -202,7 +214,7 @@ def _settled(place: Place, log_from: int, count: int, began: float, limit: float
         passes = _sum(metrics, r'isolet_operator_pass_seconds_count\{kind="Execution".*\}')
         waiting = _sum(metrics, r"isolet_operator_queue_depth")
         if passes >= count and not waiting:
-            return time.monotonic() - began
+            return time.monotonic() - began, passes
     raise ClusterError(f"the operator has not settled after {limit:.0f} s")
 
 

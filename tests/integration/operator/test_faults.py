@@ -168,11 +168,18 @@ async def test_the_api_server_is_killed_and_started_again(world: World) -> None:
         )
         assert restart.returncode == 0, restart.stderr
         await agent.end(uid)
+        await until(lambda: _takes_objects(world), "policies in force again", 120)
         await world.until_condition("Succeeded", "True", seconds=60)
         other = await world.create("other")
         await until(lambda: other in agent.live, "running", 60)
     assert agent.starts == [uid, other]
     assert world.exits == []
+
+
+async def _takes_objects(world: World) -> bool:
+    """A restarted API server refuses all objects until its policies have found our kinds."""
+    body = an_execution("probe")
+    return bool((await world.call("create", body, world.namespace, dry=True)).ok)
 
 
 async def test_missing_crds_are_named(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -71,6 +71,7 @@ class Trap:
 
     folder: Path
     part: str
+    action: str = "kill"
     later: list[str] = field(default_factory=list)
 
     @property
@@ -78,7 +79,7 @@ class Trap:
         """What the component is started with."""
         return {
             "ISOLET_STOP_AT": f"@{self._wish}",
-            "ISOLET_STOP_ACTION": "kill",
+            "ISOLET_STOP_ACTION": self.action,
             "ISOLET_STOP_FILE": str(self._noted),
         }
 
@@ -127,6 +128,8 @@ class Keeper:
 
     stack: Stack
     traps: dict[str, Trap]
+    extra: Mapping[str, str] = field(default_factory=dict)
+    """More environment of what is started."""
 
     def __post_init__(self) -> None:
         self._closed = False
@@ -164,7 +167,7 @@ class Keeper:
             time.sleep(0.05)
 
     def _begin(self, part: str) -> None:
-        env = self.traps[part].env
+        env = {**self.extra, **self.traps[part].env}
         if part.startswith("agent-"):
             self.stack.start_agent(part.removeprefix("agent-"), env)
         else:
@@ -186,7 +189,7 @@ def lease_holder(stack: Stack) -> str:
     """Who leads, as the Lease says."""
     path = "jsonpath={.spec.holderIdentity}"
     lease = ("get", "lease", "isolet-operator", "--ignore-not-found", "-o", path)
-    return stack.kube("-n", NAMESPACE, *lease)
+    return stack.kube("-n", NAMESPACE, *lease, check=False)
 
 
 @dataclass(frozen=True)
@@ -301,11 +304,18 @@ class Arena:
             witness = self.world.witness(node)
             self.standing[node] = Sandbox.of(witness, seen["metadata"]["uid"])
 
-    def perform(self, works: Iterable[Work]) -> None:
+    def perform(self, works: Sequence[Work]) -> None:
         """Apply the works, do their errands, wait for their ends, judge them and delete them."""
-        works = list(works)
+        self.begin(works)
+        self.finish(works)
+
+    def begin(self, works: Sequence[Work]) -> None:
+        """Apply the works."""
         documents = [an_execution(work.name, **work.spec) for work in works]
         self.world.apply({"apiVersion": "v1", "kind": "List", "items": documents})
+
+    def finish(self, works: Sequence[Work]) -> None:
+        """Do their errands, wait for their ends, judge them and delete them."""
         uids = {w.name: self.sight.until(w.name, bool)["metadata"]["uid"] for w in works}
         for work in works:
             for errand in work.errands:
@@ -376,7 +386,9 @@ def runs(seen: Object | None) -> bool:
     return reason == "Running" or condition(seen, "Ready").get("status") == "True"
 
 
-class _Unix(http.client.HTTPConnection):
+class Unix(http.client.HTTPConnection):
+    """HTTP over an agent's Unix socket."""
+
     def __init__(self, path: Path) -> None:
         super().__init__("localhost", timeout=20)
         self._path = str(path)
@@ -389,7 +401,7 @@ class _Unix(http.client.HTTPConnection):
 
 def ask_agent(stack: Stack, node: str, path: str) -> bytes:
     """GET from an agent's Unix socket."""
-    connection = _Unix(stack.agent_run(node) / "agent.sock")
+    connection = Unix(stack.agent_run(node) / "agent.sock")
     with contextlib.closing(connection):
         connection.request("GET", path)
         answer = connection.getresponse()
@@ -404,12 +416,14 @@ def output(stack: Stack, node: str, uid: str) -> str:
 
 
 @contextlib.contextmanager
-def arena_of(world: World, folder: Path, *parts: str) -> Iterator[Arena]:
+def arena_of(
+    world: World, folder: Path, *parts: str, extra: Mapping[str, str] | None = None
+) -> Iterator[Arena]:
     """An arena in the world's namespace, with traps in these parts."""
     stack = world.stack
     kubectl = [stack.kubectl, "--kubeconfig", str(stack.kubeconfig)]
     witnesses = {node: world.witness(node) for node in stack.nodes()}
-    keeper = Keeper(stack, {part: Trap(folder, part) for part in parts})
+    keeper = Keeper(stack, {part: Trap(folder, part) for part in parts}, extra or {})
     with tapes(witnesses, stack.installation) as running:
         sight = Sight(kubectl, world.namespace)
         keeper.start()

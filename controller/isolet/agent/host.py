@@ -180,8 +180,8 @@ class ExecutionHost:
 
     async def reclaim(self, uid: str) -> None:
         """Have nothing left of `uid`, known or not: sandbox, workspace, record and output."""
-        if not (await self._agent.remove(uid, None)).nothing_left:
-            await self._until(uid, lambda observed: observed.nothing_left)
+        if not _is_buried(await self._agent.remove(uid, None)):
+            await self._until(uid, _is_buried)
 
     async def list(self) -> tuple[ExecutionObserved, ...]:
         """Everything this host holds."""
@@ -213,6 +213,11 @@ class ExecutionHost:
             data += chunk.data
             if len(data) >= chunk.total_bytes:
                 return bytes(data)
+
+
+def _is_buried(seen: ExecutionObserved) -> bool:
+    """Whether the record is gone too; a tombstone has no outcome."""
+    return seen.nothing_left and seen.outcome is None
 
 
 def _has_started(seen: ExecutionObserved) -> bool:

@@ -98,7 +98,7 @@ class KubeCluster:
 
     async def list(self, kind: Kind, options: ListOptions) -> Page:
         """One page."""
-        query = dict(options.query, limit=str(options.limit))
+        query = {"limit": str(options.limit)}
         if options.token:
             query["continue"] = options.token
         if options.labels:

@@ -148,6 +148,10 @@ class Recorder:
         except errors.IsoletError as error:
             self.dropped += 1
             _log.debug("event not written", extra={"detail": str(error)})
+        except Exception:
+            # A bug in a courtesy must not end the operator.
+            self.dropped += 1
+            _log.exception("event not written")
         return 0.0
 
     def _next(self) -> tuple[Series, float] | None:

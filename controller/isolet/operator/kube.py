@@ -5,7 +5,7 @@ a decision needs them. `Cluster` is what the rest of the operator sees; `cluster
 one.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from isolet.api import meta
@@ -117,7 +117,6 @@ class ListOptions:
     token: str | None = None
     labels: str = ""
     namespace: str = ""
-    query: dict[str, str] = field(default_factory=dict)
 
 
 class Cluster(Protocol):

@@ -117,11 +117,6 @@ class Schedule(Generic[K]):
         """Keys whose last pass failed."""
         return len(self._failures)
 
-    @property
-    def idle(self) -> bool:
-        """Whether nothing is ready or in work."""
-        return not self._ready and not self._later and not self._working
-
     def _end(self, key: K) -> None:
         self._working.discard(key)
         if key in self._again:

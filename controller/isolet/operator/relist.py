@@ -87,7 +87,6 @@ class Relist:
     def __post_init__(self) -> None:
         self.accounts = {kind.kind: WatchAccount() for kind in self.kinds}
         self._now = asyncio.Event()
-        self._done = asyncio.Condition()
         self._leading = False
 
     def at_once(self) -> None:
@@ -99,11 +98,6 @@ class Relist:
         self.lists = ()
         self._leading = True
         self.at_once()
-
-    async def wait_for(self, rounds: int) -> None:
-        """Wait until so many rounds are complete."""
-        async with self._done:
-            await self._done.wait_for(lambda: self.rounds >= rounds)
 
     async def run(self) -> None:
         """List for ever; a failed round is tried again after a short delay."""
@@ -131,10 +125,8 @@ class Relist:
         """
         for kind in self.kinds:
             await self._list(kind)
-        async with self._done:
-            self.rounds += 1
-            self.last = self.clock.monotonic()
-            self._done.notify_all()
+        self.rounds += 1
+        self.last = self.clock.monotonic()
 
     async def _list(self, kind: Kind) -> None:
         began, lists = self.clock.monotonic(), self.lists

@@ -107,7 +107,7 @@ class ProcessAPI(Protocol):
 
         Raises:
             NotFound: no such Process or file.
-            Conflict: it has not ended (`ProcessRunning`).
+            Conflict: it has not ended (`StillRunning`).
             Refused: `ArtifactRejected` (no plain file below the workspace), `ArtifactTooLarge`.
         """
         ...

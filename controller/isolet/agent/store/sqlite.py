@@ -19,7 +19,7 @@ from isolet.agent.store import codec, fences, folder, migrations
 from isolet.agent.store.base import Tombstone
 from isolet.agent.store.writer import Transaction, Writer
 from isolet.base import errors
-from isolet.plan.sandbox_model import SandboxRecord
+from isolet.plan.sandbox_model import Kind, SandboxRecord
 from isolet.wire.base import Fence
 
 _BUSY_MILLISECONDS = 5000
@@ -132,7 +132,7 @@ class SQLiteStore:
 
         return await self._writer.do(change)
 
-    async def bury(self, uid: str, *, at: datetime) -> int:
+    async def bury(self, uid: str, *, at: datetime, kind: Kind = Kind.EXECUTION) -> int:
         """Replace the record by a tombstone; returns the sequence of that.
 
         Burying again keeps the tombstone and its sequence, and only makes it younger.
@@ -147,15 +147,18 @@ class SQLiteStore:
                 )
                 return int(old[0][0])
             known = await transaction.run(
-                "DELETE FROM records WHERE uid = ? RETURNING namespace, name, spec_digest", uid
+                "DELETE FROM records WHERE uid = ?"
+                " RETURNING namespace, name, spec_digest, json_extract(body, '$.kind')",
+                uid,
             )
-            facts = known[0] if known else ("", "", "")
+            *facts, of = known[0] if known else ("", "", "", kind.value)
             sequence = transaction.next_sequence()
             await transaction.run(
-                f"INSERT INTO tombstones ({_TOMBSTONE}, sequence) VALUES (?, ?, ?, ?, ?, ?)",
+                f"INSERT INTO tombstones ({_TOMBSTONE}, sequence) VALUES (?, ?, ?, ?, ?, ?, ?)",
                 uid,
                 *facts,
                 when,
+                of,
                 sequence,
             )
             return sequence
@@ -166,6 +169,18 @@ class SQLiteStore:
         """The tombstone of `uid`, if it has one."""
         rows = await self._read(f"SELECT {_TOMBSTONE} FROM tombstones WHERE uid = ?", uid)
         return codec.tombstone(rows[0]) if rows else None
+
+    async def forget(self, uids: Sequence[str], kind: Kind) -> int:
+        """Drop the tombstones of these uids that are of `kind`; returns how many there were."""
+
+        async def change(transaction: Transaction) -> int:
+            gone = 0
+            for uid in uids:
+                sql = "DELETE FROM tombstones WHERE uid = ? AND kind = ? RETURNING uid"
+                gone += len(await transaction.run(sql, uid, kind.value))
+            return gone
+
+        return await self._writer.do(change)
 
     async def purge_tombstones(self, *, before: datetime, limit: int = 4096) -> int:
         """Forget the oldest tombstones buried before then, at most `limit`; returns how many."""

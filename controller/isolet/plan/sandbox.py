@@ -263,8 +263,8 @@ def _conflict(record: SandboxRecord) -> Outcome:
     return Outcome(
         succeeded=False,
         reason=reasons.CONTAINER_CONFLICT,
-        message=f"a container named {record.container_name} exists that is not this {_WHAT[record.kind]}'s; "
-        "it was left alone: rename or remove it",
+        message=f"a container named {record.container_name} exists that is not this "
+        f"{_WHAT[record.kind]}'s; it was left alone: rename or remove it",
     )
 
 

@@ -6,6 +6,8 @@ from dataclasses import replace
 
 from isolet.agent.service import config
 from isolet.agent.service.context import Context
+from isolet.agent.service.live_files import LiveFiles
+from isolet.agent.workspace import reader
 from isolet.agent.workspace.artifacts import Kept, Problem
 from isolet.base import errors, log
 from isolet.plan import reasons
@@ -29,6 +31,46 @@ async def from_stopped(context: Context, record: SandboxRecord) -> ProcessPart:
         _log.warning("artifacts", extra={"uid": record.uid, "why": error.message})
         kept, problems = (), (Problem("", error.reason, error.message),)
     return merged(replace(record.process, collected=True), kept, problems)
+
+
+async def from_live(
+    context: Context, files: LiveFiles, record: SandboxRecord, host: SandboxRecord | None
+) -> ProcessPart:
+    """As `from_stopped`, in a session that lives on, within the bounds of its `get_file`.
+
+    Wildcards are understood in the last part of a glob only: nothing walks a live workspace.
+    """
+    assert record.process is not None
+    kept: list[Kept] = []
+    problems: list[Problem] = []
+    for glob in record.process.globs:
+        try:
+            if host is None:
+                raise errors.NotFound("its session is gone")
+            for path in await _live_paths(files, host, glob):
+                content = await files.get(host, path)
+                kept.append(
+                    await asyncio.to_thread(context.artifacts.keep, record.uid, path, content)
+                )
+        except errors.NotFound as error:
+            problems.append(Problem(glob, reasons.ARTIFACT_MISSING, error.message))
+        except errors.IsoletError as error:
+            problems.append(Problem(glob, error.reason, error.message))
+    return merged(replace(record.process, collected=True), kept, problems)
+
+
+async def _live_paths(files: LiveFiles, host: SandboxRecord, glob: str) -> list[str]:
+    folder, _, last = glob.rpartition("/")
+    if not reader.has_wildcard(glob):
+        return [glob]
+    if reader.has_wildcard(folder) or last == "**":
+        raise errors.Refused(
+            f"{glob}: in a session only the last part may have wildcards",
+            reason=reasons.ARTIFACT_REJECTED,
+        )
+    entries = await files.list(host, folder)
+    matches = reader.pattern(glob).match
+    return [entry.path for entry in entries if entry.kind == "file" and matches(entry.path)]
 
 
 async def look(

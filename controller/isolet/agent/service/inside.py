@@ -1,44 +1,41 @@
-"""Processes in running sessions: launched by exec, followed through files in the sandbox.
+"""Processes in running sessions, driven: launched by exec, once, and ended with their sandbox.
 
-An engine forgets its execs over a restart, and nobody reads what one prints while the agent is
-away. So a supervising shell in the sandbox, which is launched once for each Process, sends output
-and exit code to files of a folder in /tmp, and each look reads what is new:
-
-    /tmp/.isolet-<digest>/out, err     the streams, whole; the control line leads in `out`
-    /tmp/.isolet-<digest>/code         the exit code, there once it is known
-
-The folder is made by the supervisor and only by the first one: a start whose fate is unknown is
-asked for again, and the second supervisor ends without having done a thing. All of it belongs to
-the sandbox's user; a tenant that tampers with it deceives only itself.
+The supervising shell makes the folder of its Process (see `inside_look`) before anything else, and
+goes no further if that is there: a start whose fate is unknown is asked for again, and the second
+supervisor ends without having done a thing.
 """
 
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from typing import Any
 
 from isolet.agent import deadlines
 from isolet.agent.deadline_book import DeadlineBook
-from isolet.agent.engine.base import Stream
-from isolet.agent.service import collect, config
+from isolet.agent.service import collect
 from isolet.agent.service.context import Context
 from isolet.agent.service.effects import on_boot_clock, with_cut_streams
 from isolet.agent.service.inputs import process_launch
-from isolet.agent.service.output import HeadSink, cap_of, files_of
-from isolet.agent.service.tail import TailSink
+from isolet.agent.service.inside_look import (
+    LOOK_SECONDS,
+    InsideLook,
+    Live,
+    folder_of,
+    host_of,
+    is_inside,
+    launch_name,
+)
+from isolet.agent.service.live_files import LiveFiles
+from isolet.agent.service.output import files_of
 from isolet.agent.steps import AgentStep
 from isolet.agent.workspace import script
-from isolet.agent.workspace.artifacts import Kept, Problem
-from isolet.agent.workspace.control import ControlLines, Started
-from isolet.base import errors, log, names, steps
-from isolet.plan import inside, reasons, sandbox_model
+from isolet.base import errors, log, steps
+from isolet.plan import inside, sandbox_model
 from isolet.plan.inside import InsideFacts
-from isolet.plan.sandbox_model import Action, Control, Decision, SandboxRecord, Seen, Stop
+from isolet.plan.sandbox_model import Action, Control, Decision, Kind, SandboxRecord, Stop
 from isolet.wire.execution import Outcome, OutputFacts, Step
 from isolet.wire.process import ProcessSpec
 
-MOST_A_LOOK = 4 << 20
-LOOK_SECONDS = 20.0
 NO_ROOM = 97
 
 _SUPERVISE = f"""\
@@ -47,37 +44,9 @@ umask 077; mkdir "$1" 2>/dev/null || {{ [ -d "$1" ] && exit 0; exit {NO_ROOM}; }
 echo $? >"$1/c"; mv "$1/c" "$1/code"
 """
 
-# The code is read first: where it is there, all output is.
-_LOOK = """\
-cd "$1" 2>/dev/null || { echo; echo absent; exit 0; }
-c=running; [ -f code ] && read -r c <code
-[ ! -f out ] || tail -c +$(($2 + 1)) out | head -c "$4"
-[ ! -f err ] || tail -c +$(($3 + 1)) err | head -c "$4" >&2
-echo; echo "$c"
-"""
-
 EndHost = Callable[[str, Stop], Awaitable[None]]
+Performer = Callable[[SandboxRecord, Any], Awaitable[SandboxRecord | None]]
 _log = log.get("agent.inside")
-
-
-def is_inside(record: SandboxRecord) -> bool:
-    """Whether it runs in a session."""
-    return record.process is not None and record.process.host_uid is not None
-
-
-@dataclass
-class _Live:
-    """What is known of one Process in this life of the agent."""
-
-    lines: ControlLines
-    sinks: dict[Stream, HeadSink | TailSink]
-    read: dict[Stream, int] = field(default_factory=lambda: dict.fromkeys(Stream, 0))
-    control: Control | None = None
-    detail: str = ""
-    begun: Seen = Seen.UNKNOWN
-    exit_code: int | None = None
-    overflow: bool = False
-    attending: asyncio.Task[None] | None = None
 
 
 class InsideDriver:
@@ -94,194 +63,89 @@ class InsideDriver:
         self._book = book
         self._wake = wake
         self._end_host = end_host
+        self._look = InsideLook(context, self._forget)
+        self._files = LiveFiles(context)
         self._held: dict[str, dict[str, bytes]] = {}
-        self._lives: dict[str, _Live] = {}
-        self._overdue: set[str] = set()
+        self.live = self._look.uids
+        self.drop = self._look.drop
+        self.close = self._look.close
+        self._performers: dict[type[Action], Performer] = {
+            sandbox_model.Create: self._lay_down,
+            sandbox_model.Dispatch: self._dispatch,
+            sandbox_model.Start: self._start,
+            sandbox_model.Undispatch: self._undispatch,
+            sandbox_model.RecordRunning: self._record_running,
+            sandbox_model.RecordStop: self._record_stop,
+            sandbox_model.End: self._end,
+            sandbox_model.Collect: self._collect,
+            sandbox_model.RecordEnd: self._record_end,
+            sandbox_model.Dispose: self._dispose,
+            sandbox_model.Bury: self._bury,
+        }
 
     def keep(self, uid: str, spec: ProcessSpec, user: str) -> None:
         """Have the launch at hand. Raises Invalid."""
-        nonce = self._context.nonce(uid, _name(uid))
-        triple = (_name(uid), _name(uid) + "-files", _name(uid) + "-stdin")
+        name = launch_name(uid)
+        triple = (name, name + "-files", name + "-stdin")
+        nonce = self._context.nonce(uid, name)
         self._held[uid] = process_launch(spec, user, nonce, triple, guard_seconds=None)
-
-    def live(self) -> list[str]:
-        """Uids that have not ended, as far as they were looked at."""
-        return list(self._lives)
 
     def watchdog_ended(self, record: SandboxRecord) -> None:
         """The watchdog's journal says that it ended the session for this one's deadline."""
         if is_inside(record):
-            self._overdue.add(record.uid)
-
-    async def decide(self, record: SandboxRecord) -> Decision:
-        """Look, then ask the plan."""
-        if record.outcome is not None:
-            return inside.decide(record, InsideFacts(host_running=False), self._context.moment())
-        facts = await self._gather(record)
-        return inside.decide(record, facts, self._context.moment())
-
-    async def _gather(self, record: SandboxRecord) -> InsideFacts:
-        host = await self._context.store.get(_host(record))
-        outcome = host.outcome if host else _gone()
-        running = host is not None and host.step is Step.RUNNING and host.outcome is None
-        live = self._live(record)
-        if running and record.step in (Step.DISPATCHED, Step.RUNNING):
-            await self._look(record, live, host)
-        return InsideFacts(
-            host_running=running and host is not None and host.stop is None,
-            host_outcome=outcome,
-            inputs=self._at_hand(record),
-            begun=live.begun,
-            control=live.control,
-            control_detail=live.detail,
-            exit_code=live.exit_code,
-            overflow=live.overflow,
-            ended_by_watchdog=record.uid in self._overdue,
-        )
-
-    def _live(self, record: SandboxRecord) -> _Live:
-        live = self._lives.get(record.uid)
-        if live is None:
-            files = files_of(record, self._context.output_folder(record.uid))
-            nonce = self._context.nonce(record.uid, _name(record.uid))
-            live = _Live(ControlLines(nonce), {s: files.sink(s) for s in Stream})
-            self._lives[record.uid] = live
-        return live
-
-    async def _look(self, record: SandboxRecord, live: _Live, host: SandboxRecord | None) -> None:
-        """Read what is new; a failed look leaves everything as it was."""
-        assert host is not None
-        more = True
-        while more and live.exit_code is None and not live.overflow:
-            try:
-                word, out, err = await self._read(record, live, host)
-            except (errors.IsoletError, TimeoutError) as error:
-                _log.info("look failed", extra={"uid": record.uid, "why": type(error).__name__})
-                live.begun = Seen.UNKNOWN
-                return
-            live.begun = Seen.ABSENT if word == b"absent" else Seen.PRESENT
-            self._take(record, live, out, err)
-            more = len(out) == MOST_A_LOOK or len(err) == MOST_A_LOOK
-            if not more and word.isdigit():
-                self._finish(record, live, int(word))
-
-    async def _read(
-        self, record: SandboxRecord, live: _Live, host: SandboxRecord
-    ) -> tuple[bytes, bytes, bytes]:
-        """(`absent`, `running` or the code; new stdout; new stderr)."""
-        at = [str(live.read[stream]) for stream in Stream]
-        argv = ("/bin/sh", "-c", _LOOK, "isolet", _folder(record.uid), *at, str(MOST_A_LOOK))
-        found = {stream: bytearray() for stream in Stream}
-        user = record.spec.user
-        async with (
-            asyncio.timeout(LOOK_SECONDS),
-            self._context.engine.exec(
-                host.container_name, argv, user=user, working_dir="/", stdin=False
-            ) as stream,
-        ):
-            async for source, data in stream.output():
-                found[source] += data
-        body, _, word = bytes(found[Stream.STDOUT]).removesuffix(b"\n").rpartition(b"\n")
-        if word not in (b"absent", b"running") and not word.isdigit():
-            raise errors.Unavailable("the look was cut short")
-        return word, body, bytes(found[Stream.STDERR])
-
-    def _take(self, record: SandboxRecord, live: _Live, out: bytes, err: bytes) -> None:
-        live.read[Stream.STDOUT] += len(out)
-        live.read[Stream.STDERR] += len(err)
-        event, rest = live.lines.feed(out)
-        if isinstance(event, Started):
-            live.control = Control.STARTED
-            self._forget(record)
-        elif event is not None:
-            live.control, live.detail = Control.START_FAILED, event.why.value
-        self._store(record, live, Stream.STDOUT, rest)
-        self._store(record, live, Stream.STDERR, err)
-
-    def _store(self, record: SandboxRecord, live: _Live, stream: Stream, data: bytes) -> None:
-        cap = cap_of(record)
-        room = None if cap is None else max(0, cap - sum(s.stored for s in live.sinks.values()))
-        if data and not live.sinks[stream].take(data, room):
-            live.overflow = True
-
-    def _finish(self, record: SandboxRecord, live: _Live, code: int) -> None:
-        failed, rest = live.lines.finish()
-        if failed is not None:
-            live.control, live.detail = Control.EXEC_FAILED, str(failed.code)
-        self._store(record, live, Stream.STDOUT, rest)
-        if not live.overflow:
-            live.exit_code = code
+            self._look.watchdog_ended(record.uid)
 
     def output(self, record: SandboxRecord) -> OutputFacts:
         """What is known of the output now."""
-        live = self._live(record)
-        files = files_of(record, self._context.output_folder(record.uid))
-        tail = record.spec.status_tail_bytes
-        ended = record.outcome is not None or live.exit_code is not None
-        return OutputFacts(
-            stdout_bytes=live.sinks[Stream.STDOUT].stored,
-            stderr_bytes=live.sinks[Stream.STDERR].stored,
-            truncated=live.overflow or any(files.was_cut(stream) for stream in Stream),
-            incomplete=ended and live.exit_code is None,
-            stdout_tail=files.read(Stream.STDOUT, -tail, tail)[1] if tail else b"",
-            stderr_tail=files.read(Stream.STDERR, -tail, tail)[1] if tail else b"",
-        )
+        return self._look.output(record)
 
-    # Effects.
+    async def decide(self, record: SandboxRecord) -> Decision:
+        """Look, then ask the plan."""
+        facts = InsideFacts(host_running=False)
+        if record.outcome is None:
+            facts = await self._look.gather(record, inputs=self._at_hand(record))
+        return inside.decide(record, facts, self._context.moment())
 
     async def perform(self, action: Action, record: SandboxRecord) -> SandboxRecord | None:
         """Do one action; returns the record afterwards, None once it is buried."""
-        match action:
-            case sandbox_model.Create():
-                self._lay_down(record)
-            case sandbox_model.Dispatch():
-                return await self._dispatch(record)
-            case sandbox_model.Start():
-                await self._start(record)
-            case sandbox_model.Undispatch():
-                return await self._update(record.with_(step=Step.RECORDED, dispatched_at=None))
-            case sandbox_model.RecordRunning():
-                return await self._record_running(record, action)
-            case sandbox_model.RecordStop():
-                stored = await self._update(record.with_(stop=action.stop))
-                steps.reach(AgentStep.STOP_RECORDED)
-                return stored
-            case sandbox_model.End():
-                await self._end(record)
-            case sandbox_model.Collect():
-                return await self._collect(record)
-            case sandbox_model.RecordEnd():
-                return await self._record_end(record, action.outcome)
-            case sandbox_model.Dispose():
-                return await self._dispose(record)
-            case sandbox_model.Bury():
-                return await self._bury(record)
-            case _:
-                raise AssertionError(action)
-        return record
+        return await self._performers[type(action)](record, action)
 
     async def _update(self, record: SandboxRecord) -> SandboxRecord:
         return await self._context.store.update(record)
 
     def _at_hand(self, record: SandboxRecord) -> bool:
-        folder = self._context.launches.folder(_host(record))
-        return record.uid in self._held or (folder / _name(record.uid)).exists()
+        folder = self._context.launches.folder(host_of(record))
+        return record.uid in self._held or (folder / launch_name(record.uid)).exists()
 
-    def _lay_down(self, record: SandboxRecord) -> None:
+    async def _lay_down(self, record: SandboxRecord, _: object) -> SandboxRecord:
         held = self._held.get(record.uid, {})
         steps.reach(AgentStep.LAUNCH_BEFORE)
         for name in sorted(held, key=len, reverse=True):  # the script, with the shortest name, last
-            self._context.launches.write(_host(record), name, held[name])
+            self._context.launches.write(host_of(record), name, held[name])
         steps.reach(AgentStep.LAUNCH_AFTER)
+        return record
+
+    async def _undispatch(self, record: SandboxRecord, _: object) -> SandboxRecord:
+        await self._book.drop(record.container_name)
+        return await self._update(
+            record.with_(step=Step.RECORDED, dispatched_at=None, dispatched_boottime=None)
+        )
+
+    async def _record_stop(
+        self, record: SandboxRecord, action: sandbox_model.RecordStop
+    ) -> SandboxRecord:
+        stored = await self._update(record.with_(stop=action.stop))
+        steps.reach(AgentStep.STOP_RECORDED)
+        return stored
 
     def _forget(self, record: SandboxRecord) -> None:
         self._held.pop(record.uid, None)
         for end in ("", "-files", "-stdin"):
-            self._context.launches.remove_file(_host(record), _name(record.uid) + end)
+            self._context.launches.remove_file(host_of(record), launch_name(record.uid) + end)
 
-    async def _dispatch(self, record: SandboxRecord) -> SandboxRecord:
+    async def _dispatch(self, record: SandboxRecord, _: object) -> SandboxRecord:
         now = self._context.moment()
-        host = await self._context.store.get(_host(record))
+        host = await self._context.store.get(host_of(record))
         dispatched = record.with_(
             step=Step.DISPATCHED,
             boot_id=now.boot_id,
@@ -312,11 +176,11 @@ class InsideDriver:
             )
         )
 
-    async def _start(self, record: SandboxRecord) -> None:
+    async def _start(self, record: SandboxRecord, _: object) -> SandboxRecord:
         """Launch a supervisor; returns once the engine has taken it."""
-        live = self._live(record)
+        live = self._look.of(record)
         if live.attending is not None and not live.attending.done():
-            return
+            return record
         steps.reach(AgentStep.INSIDE_START_BEFORE)
         taken = asyncio.Event()
         live.attending = asyncio.create_task(self._attend(record, live, taken))
@@ -324,13 +188,14 @@ class InsideDriver:
         await asyncio.wait((live.attending, waiting), return_when=asyncio.FIRST_COMPLETED)
         waiting.cancel()
         steps.reach(AgentStep.INSIDE_START_AFTER)
+        return record
 
-    async def _attend(self, record: SandboxRecord, live: _Live, taken: asyncio.Event) -> None:
+    async def _attend(self, record: SandboxRecord, live: Live, taken: asyncio.Event) -> None:
         """Wait for the supervisor's end, which is news; nothing hangs on hearing of it."""
-        folder, launch = _folder(record.uid), f"{script.MOUNT_POINT}/{_name(record.uid)}"
+        folder, launch = folder_of(record.uid), f"{script.MOUNT_POINT}/{launch_name(record.uid)}"
         argv = ("/bin/sh", "-c", _SUPERVISE, "isolet", folder, launch)
         engine = self._context.engine
-        host = await self._context.store.get(_host(record))
+        host = await self._context.store.get(host_of(record))
         if host is None:
             return
         try:
@@ -360,24 +225,25 @@ class InsideDriver:
         steps.reach(AgentStep.RUNNING_AFTER)
         return stored
 
-    async def _end(self, record: SandboxRecord) -> None:
+    async def _end(self, record: SandboxRecord, _: object) -> SandboxRecord:
         assert record.stop is not None
         steps.reach(AgentStep.END_BEFORE)
         message = f"Process {record.name}: {record.stop.message}; its session is destroyed"
-        await self._end_host(_host(record), Stop(reason=record.stop.reason, message=message))
+        await self._end_host(host_of(record), Stop(reason=record.stop.reason, message=message))
         steps.reach(AgentStep.END_AFTER)
+        return record
 
-    async def _collect(self, record: SandboxRecord) -> SandboxRecord:
-        # Files of a live session are asked for one by one (`get_file`): no glob runs in it.
-        assert record.process is not None
-        problem = Problem("", reasons.NOT_RETAINED, "the session lives on: read its files there")
-        kept: tuple[Kept, ...] = ()
-        part = collect.merged(record.process, kept, (problem,))
-        return await self._update(record.with_(process=_collected(part)))
+    async def _collect(self, record: SandboxRecord, _: object) -> SandboxRecord:
+        host = await self._context.store.get(host_of(record))
+        part = await collect.from_live(self._context, self._files, record, host)
+        return await self._update(record.with_(process=part))
 
-    async def _record_end(self, record: SandboxRecord, outcome: Outcome) -> SandboxRecord:
+    async def _record_end(
+        self, record: SandboxRecord, action: sandbox_model.RecordEnd
+    ) -> SandboxRecord:
+        outcome: Outcome = action.outcome
         now = self._context.moment()
-        live = self._live(record)
+        live = self._look.of(record)
         for sink in live.sinks.values():
             sink.close()
         await asyncio.to_thread(files_of(record, self._context.output_folder(record.uid)).sync)
@@ -387,7 +253,7 @@ class InsideDriver:
                 step=Step.ENDED,
                 outcome=outcome,
                 waiting=None,
-                output=self.output(record.with_(outcome=outcome)),
+                output=self._look.output(record.with_(outcome=outcome)),
                 process=with_cut_streams(self._context, record),
                 updated_at=now.wall,
                 boot_id=now.boot_id,
@@ -400,11 +266,11 @@ class InsideDriver:
         self._forget(record)
         return stored
 
-    async def _dispose(self, record: SandboxRecord) -> SandboxRecord:
+    async def _dispose(self, record: SandboxRecord, _: object) -> SandboxRecord:
         """Give the sandbox its room back, if it is still there."""
-        host = await self._context.store.get(_host(record))
+        host = await self._context.store.get(host_of(record))
         if host is not None and host.step is Step.RUNNING and host.outcome is None:
-            argv = ("/bin/sh", "-c", 'rm -rf -- "$1"', "isolet", _folder(record.uid))
+            argv = ("/bin/sh", "-c", 'rm -rf -- "$1"', "isolet", folder_of(record.uid))
             with contextlib.suppress(errors.IsoletError, TimeoutError):
                 async with (
                     asyncio.timeout(LOOK_SECONDS),
@@ -421,53 +287,9 @@ class InsideDriver:
         await self.drop(record.uid)
         return await self._update(record.with_(step=Step.DISPOSED, nothing_left=True))
 
-    async def _bury(self, record: SandboxRecord) -> None:
+    async def _bury(self, record: SandboxRecord, _: object) -> None:
         context = self._context
         files_of(record, context.output_folder(record.uid)).delete()
         context.artifacts.remove(record.uid)
-        await context.store.bury(record.uid, at=context.clock.now())
+        await context.store.bury(record.uid, at=context.clock.now(), kind=Kind.PROCESS)
         steps.reach(AgentStep.BURY_AFTER)
-
-    async def drop(self, uid: str) -> None:
-        """Forget one that has ended."""
-        live = self._lives.pop(uid, None)
-        self._overdue.discard(uid)
-        if live is not None:
-            await _stop(live)
-
-    async def close(self) -> None:
-        """Let go; what runs in the sandboxes goes on."""
-        for live in self._lives.values():
-            await _stop(live)
-
-
-async def _stop(live: _Live) -> None:
-    for sink in live.sinks.values():
-        sink.close()
-    if live.attending is not None:
-        live.attending.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await live.attending
-
-
-def _collected(part: sandbox_model.ProcessPart) -> sandbox_model.ProcessPart:
-    return sandbox_model.replace(part, collected=True)
-
-
-def _host(record: SandboxRecord) -> str:
-    assert record.process is not None
-    assert record.process.host_uid is not None
-    return record.process.host_uid
-
-
-def _gone() -> Outcome:
-    return Outcome(succeeded=False, reason=reasons.CONTAINER_LOST, message="its Execution is gone")
-
-
-def _name(uid: str) -> str:
-    """The name of its launch script: a uid may hold what a file name here may not."""
-    return f"p-{names.short_digest(uid)}"
-
-
-def _folder(uid: str) -> str:
-    return f"/tmp/.isolet-{names.short_digest(uid)}"

@@ -18,6 +18,8 @@ from isolet.plan.sandbox_model import SandboxRecord
 from isolet.wire.process import MAX_STAGED_BYTES, FileEntry, is_path
 
 CALL_SECONDS = 60.0
+EXIT_LOOKS = 200
+EXIT_LOOK_SECONDS = 0.05
 MAX_ENTRIES = 1000
 _ROOM_FOR_NAMES = 1 << 20
 
@@ -119,9 +121,16 @@ class LiveFiles:
                         raise _refusal(7, words[0])
         except TimeoutError:
             raise errors.Unavailable("the session did not answer in time") from None
-        while (facts := await engine.inspect_exec(stream.id)).running:
-            await asyncio.sleep(0.02)
-        return facts.exit_code or 0, bytes(data)
+        return await self._exit_code(stream.id), bytes(data)
+
+    async def _exit_code(self, exec_id: str) -> int:
+        """The engine may say that it runs for a moment after its streams have closed."""
+        for _ in range(EXIT_LOOKS):
+            facts = await self._context.engine.inspect_exec(exec_id)
+            if not facts.running and facts.exit_code is not None:
+                return facts.exit_code
+            await asyncio.sleep(EXIT_LOOK_SECONDS)
+        raise errors.Unconfirmed("the engine does not say how it ended")
 
 
 def _require_path(path: str) -> None:

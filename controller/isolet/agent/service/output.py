@@ -146,7 +146,8 @@ def cap_of(record: SandboxRecord) -> int | None:
 class Follower:
     """Copies one container's log while it runs and to its end.
 
-    `cap` is for both streams together; None: `files` bound themselves. `wake` is called when something a decision depends on has changed: the control line, overflow.
+    `cap` is for both streams together; None: `files` bound themselves. `wake` is called when
+    something a decision depends on has changed: the control line, overflow.
     """
 
     def __init__(

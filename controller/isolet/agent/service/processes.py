@@ -11,7 +11,8 @@ from isolet.agent.service.context import Context
 from isolet.agent.service.effects import with_cut_streams
 from isolet.agent.service.facts import Facts
 from isolet.agent.service.inputs import Inputs
-from isolet.agent.service.inside import InsideDriver, is_inside
+from isolet.agent.service.inside import InsideDriver
+from isolet.agent.service.inside_look import is_inside
 from isolet.agent.service.output import files_of
 from isolet.base import errors
 from isolet.plan import reasons

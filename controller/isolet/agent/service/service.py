@@ -18,7 +18,8 @@ from isolet.agent.service.events import EventLog
 from isolet.agent.service.facts import Facts, oldest_dispatch
 from isolet.agent.service.images import Images
 from isolet.agent.service.inputs import Inputs
-from isolet.agent.service.inside import InsideDriver, is_inside
+from isolet.agent.service.inside import InsideDriver
+from isolet.agent.service.inside_look import is_inside
 from isolet.agent.service.live_files import LiveFiles
 from isolet.agent.service.node import Node
 from isolet.agent.service.output import OutputFiles

@@ -63,8 +63,8 @@ class Store(Protocol):
     async def bury(self, uid: str, *, at: datetime, kind: Kind = Kind.EXECUTION) -> int:
         """Replace the record by a tombstone in one transaction; returns the sequence of that.
 
-        Burying a uid that has no record writes a tombstone of `kind` all the same. Burying again keeps the
-        tombstone and its sequence, and at most makes it younger.
+        Burying a uid that has no record writes a tombstone of `kind` all the same. Burying again
+        keeps the tombstone and its sequence, and at most makes it younger.
         """
         ...
 

@@ -7,7 +7,8 @@ that only this sandbox mounts, so that no value is ever in the container's confi
 1. forks the lifetime guard, if asked to: left to PID 1, or the program would own a child that it
    never made; by `kill -9 1`, which also ends a sandbox whose PID 1 was stopped;
 2. unpacks the files given, changes to the working folder, opens the input given, exports the
-   environment, finds the program; if it cannot run, one line `<nonce> start-failed <why>` on stdout and exit 126 or 127;
+   environment, finds the program; if it cannot run, one line `<nonce> start-failed <why>` on stdout
+   and exit 126 or 127;
 3. writes `<nonce> started` and becomes the program. If the kernel refuses that after all (a bad
    interpreter, a foreign binary, too many bytes) `<nonce> exec-failed <code>` follows, so that a
    program's own 126 or 127 is told apart. `isolet.agent.workspace.control` reads these lines.

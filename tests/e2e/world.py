@@ -219,4 +219,4 @@ def a_class(name: str = "test", **spec: Any) -> Object:
     }
 
 
-__all__ = ["ROOT", "World", "a_class", "an_execution", "condition", "is_finished"]
+__all__ = ["ROOT", "World", "an_execution", "condition", "is_finished", "a_class"]

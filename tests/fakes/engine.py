@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import Enum, auto
 
-from fakes import containers as parts
 from isolet.agent.engine import config as engine_config
 from isolet.agent.engine.base import (
     Container,
@@ -31,6 +30,7 @@ from isolet.agent.engine.base import (
 )
 from isolet.base import errors, names
 from isolet.base.clock import Clock, FixedClock
+from fakes import containers as parts
 
 
 class Kind(Enum):

@@ -4,8 +4,8 @@ import os
 from collections.abc import Iterator
 
 import pytest
-from isolet_stack.stack import Stack
 
+from isolet_stack.stack import Stack
 from tests.e2e.world import World, a_class
 
 

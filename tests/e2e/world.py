@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from isolet_stack.stack import ROOT, Stack
-
 from witness import Witness, loops_below
 
 Object = dict[str, Any]
@@ -35,8 +34,7 @@ class World:
     def refused(self, *arguments: str, stdin: str | None = None) -> str:
         """What a kubectl call that must fail says."""
         done = subprocess.run(
-            [self.stack.kubectl, "--kubeconfig", str(self.stack.kubeconfig)]
-            + ["-n", self.namespace, *arguments],
+            [*self._kubectl, "-n", self.namespace, *arguments],
             input=stdin,
             capture_output=True,
             text=True,
@@ -45,6 +43,10 @@ class World:
         )
         assert done.returncode != 0, done.stdout
         return done.stderr
+
+    @property
+    def _kubectl(self) -> list[str]:
+        return [self.stack.kubectl, "--kubeconfig", str(self.stack.kubeconfig)]
 
     def apply(self, document: Object) -> None:
         """kubectl apply."""
@@ -219,4 +221,4 @@ def a_class(name: str = "test", **spec: Any) -> Object:
     }
 
 
-__all__ = ["ROOT", "World", "an_execution", "condition", "is_finished", "a_class"]
+__all__ = ["ROOT", "World", "a_class", "an_execution", "condition", "is_finished"]

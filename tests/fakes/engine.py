@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import Enum, auto
 
+from fakes import containers as parts
 from isolet.agent.engine import config as engine_config
 from isolet.agent.engine.base import (
     Container,
@@ -30,7 +31,6 @@ from isolet.agent.engine.base import (
 )
 from isolet.base import errors, names
 from isolet.base.clock import Clock, FixedClock
-from fakes import containers as parts
 
 
 class Kind(Enum):

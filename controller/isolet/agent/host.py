@@ -10,8 +10,9 @@ over its Unix socket (`isolet.client.http`). Ids are the caller's, or made here.
 """
 
 import asyncio
+import contextlib
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -30,8 +31,8 @@ from isolet.wire.execution import (
     Step,
 )
 
-FIRST_LOOK_SECONDS = 0.02
-LONGEST_LOOK_SECONDS = 0.5
+LOOK_SECONDS = 1.0
+"""How soon to ask again where no news came: a stream of changes may be refused or break off."""
 
 _INFRASTRUCTURE = frozenset(
     {
@@ -58,11 +59,57 @@ class RunResult:
     incomplete: bool
 
 
+News = asyncio.Queue[ExecutionObserved | None]
+"""What was told of one Execution; None: something may have been missed."""
+
+
+class Changes:
+    """The agent's changes, in one stream for all who wait, and only while somebody does."""
+
+    def __init__(self, agent: AgentAPI) -> None:
+        self._agent = agent
+        self._waiting: dict[str, list[News]] = {}
+        self._task: asyncio.Task[None] | None = None
+
+    @contextlib.contextmanager
+    def of(self, uid: str) -> Iterator[News]:
+        """News of one Execution from now on."""
+        news: News = asyncio.Queue()
+        self._waiting.setdefault(uid, []).append(news)
+        if self._task is None:
+            self._task = asyncio.create_task(self._follow())
+        try:
+            yield news
+        finally:
+            self._waiting[uid].remove(news)
+            if not self._waiting[uid]:
+                del self._waiting[uid]
+            if not self._waiting:
+                self._task.cancel()
+                self._task = None
+
+    async def _follow(self) -> None:
+        while True:
+            with contextlib.suppress(errors.IsoletError):
+                after = (await self._agent.node()).sequence
+                for news in [news for each in self._waiting.values() for news in each]:
+                    news.put_nowait(None)
+                async with contextlib.aclosing(self._agent.watch(after)) as changes:  # type: ignore[type-var]
+                    async for change in changes:
+                        self._tell(change.execution)
+            await asyncio.sleep(LOOK_SECONDS)
+
+    def _tell(self, seen: ExecutionObserved | None) -> None:
+        for news in self._waiting.get(seen.uid, ()) if seen is not None else ():
+            news.put_nowait(seen)
+
+
 class ExecutionHost:
     """Provision, exec, wait, terminate, reclaim."""
 
     def __init__(self, agent: AgentAPI) -> None:
         self._agent = agent
+        self._changes = Changes(agent)
 
     async def provision(
         self,
@@ -133,12 +180,8 @@ class ExecutionHost:
 
     async def reclaim(self, uid: str) -> None:
         """Have nothing left of `uid`, known or not: sandbox, workspace, record and output."""
-        delay = FIRST_LOOK_SECONDS
-        while True:
-            if (await self._agent.remove(uid, None)).nothing_left:
-                return
-            await asyncio.sleep(delay)
-            delay = min(LONGEST_LOOK_SECONDS, delay * 1.5)
+        if not (await self._agent.remove(uid, None)).nothing_left:
+            await self._until(uid, lambda observed: observed.nothing_left)
 
     async def list(self) -> tuple[ExecutionObserved, ...]:
         """Everything this host holds."""
@@ -147,13 +190,21 @@ class ExecutionHost:
     async def _until(
         self, uid: str, reached: Callable[[ExecutionObserved], bool]
     ) -> ExecutionObserved:
-        delay = FIRST_LOOK_SECONDS
-        while True:
+        with self._changes.of(uid) as news:
             seen = await self._agent.get(uid)
-            if reached(seen):
-                return seen
-            await asyncio.sleep(delay)
-            delay = min(LONGEST_LOOK_SECONDS, delay * 1.5)
+            while not reached(seen):
+                seen = await self._newer(uid, news, seen)
+            return seen
+
+    async def _newer(self, uid: str, news: News, seen: ExecutionObserved) -> ExecutionObserved:
+        told = None
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LOOK_SECONDS):
+                told = await news.get()
+        if told is None:
+            return await self._agent.get(uid)
+        # A tombstone has the number of the change that it was told in.
+        return told if told.sequence >= seen.sequence else seen
 
     async def _read(self, uid: str, stream: Literal["stdout", "stderr"]) -> bytes:
         data = bytearray()

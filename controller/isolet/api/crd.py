@@ -171,7 +171,6 @@ EXECUTION_CLASS = Kind(
             text="Whether objects that name no class get it.",
         ),
         Column(name="Runtime", path=".spec.runtimeHandler", text="Runtime in the node's engine."),
-        *_outcome("Ready", "Whether some node can run it."),
         _AGE,
         Column(
             name="Image",

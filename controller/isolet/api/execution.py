@@ -1,7 +1,7 @@
 """Execution: a sandbox. With a command it runs once; without, it is a session."""
 
 from enum import StrEnum
-from typing import Annotated, Literal
+from typing import Literal
 
 from pydantic import Field
 
@@ -121,22 +121,12 @@ class ExecutionStatus(meta.Model):
     """When it ended."""
     exit_code: meta.Int32 | None = None
     """Exit code of the command; absent where there is none or nobody saw it."""
-    signal: meta.Int32 | None = None
-    """Number of the signal that ended it, where that is known."""
     resolved: sandbox.Resolved | None = None
     """What it runs with, pinned when it was bound."""
-    container_id: Annotated[str | None, Field(alias="containerID")] = None
-    """Id of the sandbox in the node's engine."""
-    boot_id: Annotated[str | None, Field(alias="bootID")] = None
-    """The node's boot in which it was started."""
     output: sandbox.OutputStatus | None = None
     """What is known of the output."""
-    oom_evidence: sandbox.OOMEvidence | None = None
-    """What was seen of memory running out, where anything was."""
     retained_until: meta.Time | None = None
     """Until when sandbox and workspace are kept after the end."""
-    disposal_time: meta.Time | None = None
-    """When sandbox and workspace were confirmed gone."""
 
 
 class Execution(meta.Resource):

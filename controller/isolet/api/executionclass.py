@@ -263,7 +263,7 @@ class ExecutionClassStatus(meta.Model):
     observed_generation: meta.Int64 | None = None
     """The generation of the spec that this status speaks of."""
     conditions: Conditions = ()
-    """Ready: some node can run the class."""
+    """Reserved: nothing is said of a class yet."""
 
 
 class ExecutionClass(meta.Resource):

@@ -6,6 +6,7 @@ no digit is lost; what does not fit a signed 64-bit integer is refused rather th
 """
 
 import fractions
+import functools
 import re
 
 MAX = 2**63 - 1
@@ -32,6 +33,8 @@ class QuantityError(ValueError):
     """The text is not a quantity, or its value does not fit."""
 
 
+# A status is validated anew at every pass, and its quantities are few and always the same.
+@functools.lru_cache(maxsize=4096)
 def parse(text: str) -> fractions.Fraction:
     """Reads a quantity.
 

@@ -11,8 +11,17 @@ from typing import Any, TypeVar, assert_never
 from isolet.base import errors
 from isolet.operator.cache import ObjectCache
 from isolet.operator.events import Recorder
-from isolet.operator.kube import EXECUTIONS, OURS, Cluster, Kind, Object, Precondition
-from isolet.operator.leader import Leadership
+from isolet.operator.kube import (
+    EXECUTIONS,
+    OURS,
+    Cluster,
+    Key,
+    Kind,
+    Object,
+    Precondition,
+    uid_of,
+)
+from isolet.operator.leader import NOT_LEADER, Leadership
 from isolet.operator.links import Link
 from isolet.operator.nodes import Nodes
 from isolet.operator.steps import Effect, at
@@ -39,6 +48,8 @@ class Outcome:
     error: errors.IsoletError | None = None
     failure: Failure | None = None
     """The first action that failed, for the next pass."""
+    failed: act.Action | None = None
+    """That action."""
     done: list[act.Action] = field(default_factory=list)
     learned: bool = False
     """An agent's answer was news: the next pass can already see it."""
@@ -64,10 +75,21 @@ class Applier:
                 await self._perform(action, outcome)
             except errors.IsoletError as error:
                 outcome.error = error
-                outcome.failure = failure_of(action, error)
+                outcome.failure, outcome.failed = failure_of(action, error), action
                 break
             outcome.done.append(action)
         return outcome
+
+    @staticmethod
+    def is_transient(outcome: Outcome) -> bool:
+        """A write of the API server that lost a race or its answer, or a lease that ran out.
+
+        There is nothing in it that anybody should be told: read again and repeat.
+        """
+        if isinstance(outcome.error, errors.Fenced):
+            return outcome.error.reason == NOT_LEADER
+        ours = isinstance(outcome.failed, act.Bind | act.Release | act.DeleteObject)
+        return ours and isinstance(outcome.error, errors.Conflict | errors.Unconfirmed)
 
     async def _perform(self, action: act.Action, outcome: Outcome) -> None:
         match action:
@@ -115,9 +137,19 @@ class Applier:
             }
         }
         try:
-            await self._patch(Effect.RELEASE, action.object, body)
+            obj = await self._patch(Effect.RELEASE, action.object, body)
         except errors.NotFound:
-            return  # released before: that answer was lost
+            obj = None  # released before: that answer was lost
+        if obj is None or _goes(obj):
+            # The event of its end may be a while away: no pass is to release it once more.
+            self._forget(action.object)
+
+    def _forget(self, ref: ObjectRef) -> None:
+        kind = _kind(ref)
+        key = Key(kind.kind, ref.namespace, ref.name)
+        known = self.cache.get(key)
+        if known is not None and uid_of(known) == ref.uid:
+            self.cache.forget(kind, key, known)
 
     async def _patch(self, effect: Effect, ref: ObjectRef, body: Object) -> Object:
         kind = _kind(ref)
@@ -177,6 +209,12 @@ async def _learn(
         raise
     finally:
         call.close()
+
+
+def _goes(obj: Object) -> bool:
+    """Whether the server lets an object go with the write that this is the answer to."""
+    metadata = obj["metadata"]
+    return bool(metadata.get("deletionTimestamp")) and not metadata.get("finalizers")
 
 
 def _kind(ref: ObjectRef) -> Kind:

@@ -64,9 +64,7 @@ class Operator:
         self.relist = Relist(
             self.cluster, self.cache, OURS, self.bells.resync, clock, settings.resync_seconds
         )
-        self.recorder = Recorder(
-            self.cluster, clock, identity=settings.identity, namespace=settings.namespace
-        )
+        self.recorder = Recorder(self.cluster, clock, identity=settings.identity)
         self.tombstones = Tombstones(self.cluster, settings.namespace)
         self._assemble_passes()
         self.registry = new_registry(StateCollector(self))
@@ -114,7 +112,7 @@ class Operator:
             clock,
             settings.orphan_policy,
         )
-        self.bells.contact_changed = self.orphans.wake
+        self.bells.contact_changed = self.bells.use_changed = self.orphans.wake
 
     # What comes in.
 

@@ -13,7 +13,7 @@ from isolet.operator.kube import CLASSES, EXECUTIONS, NODES, Key, Kind, Object
 from isolet.operator.nodes import Nodes
 from isolet.operator.observe import ClassShelf
 from isolet.operator.queue import WorkQueue
-from isolet.plan import placement
+from isolet.plan import node, placement
 from isolet.wire.execution import ExecutionObserved
 
 
@@ -66,9 +66,11 @@ class Bells:
     sweep: Sweep
     contact_changed: Callable[[], None] = lambda: None
     """An agent came, went, or is another."""
+    use_changed: Callable[[], None] = lambda: None
+    """What a node may be used for is not what it was."""
     leading: bool = False
     _specs: dict[str, Any] = field(default_factory=dict)
-    _contacts: dict[str, tuple[bool, bool, str]] = field(default_factory=dict)
+    _contacts: dict[str, tuple[bool, bool, str, bool, bool]] = field(default_factory=dict)
 
     def ring(self, key: Key) -> None:
         """A key needs a pass now."""
@@ -103,12 +105,17 @@ class Bells:
         self.sweep.want()
 
     def node_contact(self, name: str) -> None:
-        """Ring what is bound to a node if the agent came, went, or is another."""
+        """Ring what is bound to a node if the agent came, went, is another or fit for work again.
+
+        What failed while an agent was restarted, or not qualified yet, need not wait its backoff.
+        """
         link = self.nodes.link(name)
         contact = (
             self.nodes.is_heard(name),
             link is not None and link.synced,
             link.epoch if link else "",
+            link is not None and not link.problem,
+            link is not None and link.report is not None and node.unfit(link.report) is None,
         )
         if self._contacts.get(name) == contact:
             return
@@ -122,6 +129,7 @@ class Bells:
         spec = None if obj is None else obj.get("spec")
         if self._specs.get(key.name) != spec:
             self._specs[key.name] = spec
+            self.use_changed()
             self._ring_bound(key.name)
         if obj is None:
             self._specs.pop(key.name, None)

@@ -25,6 +25,9 @@ _V = TypeVar("_V")
 _log = log.get("operator.events")
 
 COMPONENT = "isolet-operator"
+NODE_NAMESPACE = "default"
+"""Of Events on cluster-scoped objects: the API server takes them nowhere else."""
+
 KEY_ANNOTATION = "isolet.dev/event-key"
 """Digest of the key that was told last, so that the next leader does not count it again."""
 
@@ -82,7 +85,6 @@ class Recorder:
         clock: Clock,
         *,
         identity: str,
-        namespace: str = "default",
         capacity: int = 1000,
         repeat_every: float = 30.0,
         bucket: TokenBucket | None = None,
@@ -90,7 +92,6 @@ class Recorder:
         self._cluster = cluster
         self._clock = clock
         self._identity = identity
-        self._namespace = namespace
         self._capacity = capacity
         self._repeat_every = repeat_every
         self._bucket = bucket or TokenBucket(clock)
@@ -163,7 +164,7 @@ class Recorder:
         return best
 
     async def _write(self, series: Series, pending: _Pending, again: bool) -> None:
-        namespace = pending.ref.namespace or self._namespace
+        namespace = pending.ref.namespace or NODE_NAMESPACE
         name = _name(series, pending.ref.name)
         if not again:
             body = self._body(series, pending, name)

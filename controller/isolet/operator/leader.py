@@ -21,6 +21,9 @@ from isolet.wire.base import Fence
 
 _log = log.get("operator.leader")
 
+NOT_LEADER = "NotLeader"
+"""Reason of the refusal that this process gives itself; an agent's has another."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseTimes:
@@ -78,7 +81,7 @@ class Leadership:
         """
         held = self._held
         if held is None or self._clock.boottime() >= held[1]:
-            raise errors.Fenced("this operator does not hold the lease", reason="NotLeader")
+            raise errors.Fenced("this operator does not hold the lease", reason=NOT_LEADER)
         return held[0]
 
     def remaining(self) -> float:

@@ -147,7 +147,7 @@ class Link:
         async with asyncio.timeout(self.times.snapshot):
             snapshot = await self.agent.snapshot()
         self._install(snapshot)
-        self.problem = self.problem_reason = ""
+        self._found()
         watching = asyncio.create_task(self._watch(snapshot.sequence))
         asking = asyncio.create_task(self._ask_for_ever())
         try:
@@ -246,6 +246,12 @@ class Link:
         self.problem, self.problem_reason = why, reason
         if first:
             _log.warning("lost contact", extra={"node": self.name, "detail": why})
+            self.accounted(self.name)
+
+    def _found(self) -> None:
+        """The agent is followed; what waited for that need not wait any longer."""
+        lost, self.problem, self.problem_reason = bool(self.problem), "", ""
+        if lost:
             self.accounted(self.name)
 
     def _delay(self, failures: int) -> float:

@@ -95,6 +95,16 @@ class ClassShelf:
         return Known(self._parsed)
 
 
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """What a pass has read, and the object for which it did."""
+
+    obj: Object
+    facts: model.ExecutionFacts
+    labels: Labels = _NOT_NEEDED
+    inputs: Mapping[InputRef, Fact[Input]] = field(default_factory=dict, repr=False)
+
+
 @dataclass
 class Observer:
     """Makes `model.Observed` values."""
@@ -108,31 +118,28 @@ class Observer:
     installation: str
     leader_since: datetime
 
-    async def read(self, obj: Object) -> tuple[Labels, Mapping[InputRef, Fact[Input]]]:
+    async def read(self, obj: Object) -> Fetched:
         """What has to be fetched for this pass. The only part that waits."""
         facts = model.read_execution(obj)
         if is_finished(obj) or facts.deleting:
-            return _NOT_NEEDED, {}
+            return Fetched(obj, facts)
         refs = binding.inputs_of(facts.spec) if self._needs_inputs(facts) else ()
-        return await asyncio.gather(self._labels(facts), self._inputs(facts, refs))
+        labels, inputs = await asyncio.gather(self._labels(facts), self._inputs(facts, refs))
+        return Fetched(obj, facts, labels, inputs)
 
     def observe(
-        self,
-        obj: Object,
-        labels: Labels,
-        inputs: Mapping[InputRef, Fact[Input]],
-        failure: model.Failure | None,
+        self, obj: Object, fetched: Fetched, failure: model.Failure | None
     ) -> model.Observed:
         """Everything as of now.
 
         Does not wait, so that no other pass comes between it and what its plan promises.
         """
-        facts = model.read_execution(obj)
+        facts = fetched.facts if fetched.obj is obj else model.read_execution(obj)
         return model.Observed(
             object=facts,
-            namespace_labels=labels,
+            namespace_labels=fetched.labels,
             classes=self.classes.all(),
-            inputs=inputs,
+            inputs=fetched.inputs,
             nodes=self.nodes.facts(facts.uid, placing=facts.node_name is None),
             nodes_complete=self.cache.complete(NODES) and self.nodes.readable,
             leader_since=self.leader_since,

@@ -47,7 +47,7 @@ class OrphanLoop:
         self._bell = asyncio.Event()
 
     def wake(self) -> None:
-        """An agent came back: what was given up there waits to be removed."""
+        """An agent or its node's object changed: what was given up there may wait to be removed."""
         self._bell.set()
 
     async def run(self) -> None:
@@ -85,12 +85,14 @@ class OrphanLoop:
             )
         )
         self.suspects, self.found, self.stopped = plan.suspects, plan.orphans, plan.stopped
+        delay = plan.look_again_in
         for actions in _by_node(plan.actions):
             outcome = await self.applier.apply(actions)
             if outcome.failure is not None:
+                delay = min(delay, RETRY)
                 _log.warning("orphan not removed", extra={"detail": outcome.failure.message})
         self._list_again()
-        return plan.look_again_in
+        return delay
 
     def _list_again(self) -> None:
         """Have a list that is younger than the suspicion, where the watch knows of no object."""

@@ -185,25 +185,24 @@ class WorkQueue(Generic[K]):
     async def run(self, workers: int, work: Callable[[K], Awaitable[Again]]) -> None:
         """Work until cancelled; a pass that is under way is then cancelled too."""
         async with asyncio.TaskGroup() as group:
-            for _ in range(workers):
-                group.create_task(self._worker(work))
+            while True:
+                full = self._closed or self._busy >= workers
+                key = None if full else self.schedule.take(self._clock.monotonic())
+                if key is None:
+                    await self._sleep(timed=not full)
+                    continue
+                self._busy += 1
+                self._quiet.clear()
+                group.create_task(self._work(key, work))
 
-    async def _worker(self, work: Callable[[K], Awaitable[Again]]) -> None:
-        while True:
-            key = None if self._closed else self.schedule.take(self._clock.monotonic())
-            if key is None:
-                await self._sleep()
-                continue
-            if self.schedule.depth:
-                self._bell.set()  # pass the bell on: another worker may be asleep
-            self._busy += 1
-            self._quiet.clear()
-            try:
-                await self._pass(key, work)
-            finally:
-                self._busy -= 1
-                if not self._busy:
-                    self._quiet.set()
+    async def _work(self, key: K, work: Callable[[K], Awaitable[Again]]) -> None:
+        try:
+            await self._pass(key, work)
+        finally:
+            self._busy -= 1
+            if not self._busy:
+                self._quiet.set()
+            self._bell.set()
 
     async def _pass(self, key: K, work: Callable[[K], Awaitable[Again]]) -> None:
         try:
@@ -222,11 +221,11 @@ class WorkQueue(Generic[K]):
             self.schedule.done(key)
             if again.after is not None:
                 self.add(key, max(again.after, 0.001))
-        self._bell.set()
 
-    async def _sleep(self) -> None:
+    async def _sleep(self, *, timed: bool) -> None:
+        """Until something changed, or, if `timed`, a delayed key is due."""
         self._bell.clear()
-        due = self.schedule.next_due()
+        due = self.schedule.next_due() if timed else None
         timeout = None if due is None else max(0.0, due - self._clock.monotonic())
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout):

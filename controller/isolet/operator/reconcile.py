@@ -122,12 +122,12 @@ class Reconciler:
             _log.debug("not read again", extra={"key": str(key), "detail": str(error)})
 
     async def _execution(self, key: Key, obj: Object) -> Again:
-        labels, inputs = await self.observer.read(obj)
+        fetched = await self.observer.read(obj)
         obj = self.cache.get(key) or obj  # what came while that was read
         uid = uid_of(obj)
         # From here to the first write nothing waits: what a plan promises is counted before any
         # other pass looks.
-        seen = self.observer.observe(obj, labels, inputs, self.memory.failure(key, uid))
+        seen = self.observer.observe(obj, fetched, self.memory.failure(key, uid))
         plan = execution.plan(seen)
         self._assume(uid, plan)
         try:
@@ -136,7 +136,7 @@ class Reconciler:
             # A binding that was stored has come back through the cache by now.
             self.index.unassume(uid)
         self._remember(key, uid, plan, outcome)
-        if outcome.error is not None and _is_ours_to_repeat(outcome):
+        if outcome.error is not None and self.applier.is_transient(outcome):
             raise outcome.error
         if plan.write_status and not outcome.released:
             await publish(self.cluster, self.cache, EXECUTIONS, outcome.obj or obj, plan.status)
@@ -157,7 +157,7 @@ class Reconciler:
         self.memory.flags[key] = plan.flags
         if outcome.failure is None:
             self.memory.failures.pop(key, None)
-        elif not _is_ours_to_repeat(outcome):
+        elif not self.applier.is_transient(outcome):
             self.memory.failures[key] = uid, outcome.failure
         for action in outcome.done:
             if not isinstance(action, act.Emit):
@@ -214,17 +214,6 @@ class Reconciler:
             status = status_of(kind, obj, self.clock.now())
             await publish(self.cluster, self.cache, kind, obj, status)
         return Again()
-
-
-def _is_ours_to_repeat(outcome: Outcome) -> bool:
-    """A write that lost a race or its answer, or a lease that ran out: nothing to tell anybody."""
-    failure = outcome.failure
-    if failure is None:
-        return False
-    if failure.reason == "NotLeader":
-        return True
-    transient = (model.ErrorKind.CONFLICT, model.ErrorKind.UNCONFIRMED)
-    return not failure.node and failure.kind in transient
 
 
 def _retry_after(error: errors.IsoletError) -> float | None:

@@ -17,7 +17,7 @@ class Settings:
     """Name of this process in the Lease; no two processes may share one, nor may a restarted one
     have its predecessor's (a random part is added by the command line)."""
     namespace: str
-    """The operator's own namespace: its Lease, its tombstones, its Events on nodes."""
+    """The operator's own namespace: its Lease and its tombstones."""
     installation: str
     """Name of the installation; agents of another one are not used."""
     agent_tls: TLSFiles | None

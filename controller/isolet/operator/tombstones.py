@@ -98,7 +98,7 @@ def read(obj: Object) -> Tombstone | None:
         )
     except (KeyError, TypeError, ValueError) as error:
         _log.warning(
-            "not a tombstone", extra={"name": obj["metadata"]["name"], "detail": str(error)}
+            "not a tombstone", extra={"object": obj["metadata"]["name"], "detail": str(error)}
         )
         return None
 

@@ -14,7 +14,7 @@ from typing import Literal
 import pydantic
 
 from isolet.api import execution as api
-from isolet.api import inputs, meta, reasons, sandbox
+from isolet.api import inputs, meta, reasons
 from isolet.base import envnames
 from isolet.plan.model import (
     Absent,
@@ -42,9 +42,6 @@ from isolet.wire.node import Amounts
 
 ANNOTATION = f"{meta.GROUP}/binding"
 """Set by Isolet's own service accounts only."""
-
-FALLBACK_DEADLINE_SECONDS = 600
-"""For an adopted object of which nothing else is known; a class gives the same by default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,19 +249,12 @@ def _values(spec: api.ExecutionSpec, known: Mapping[InputRef, Fact[Input]]) -> I
         )
 
 
-def deadline_seconds(
-    object_: ExecutionFacts, pinned: Pinned | None, record: ExecutionObserved | None = None
-) -> int:
-    """How long it may run now: the object's word up to the maximum that was pinned."""
+def deadline_seconds(object_: ExecutionFacts, pinned: Pinned | None) -> int | None:
+    """How long it may run: the object's word, up to what was pinned; None where nobody knows."""
     asked = object_.spec.active_deadline_seconds if object_.spec is not None else None
-    if pinned is not None:
-        return min(asked or pinned.default_deadline_seconds, pinned.maximum_deadline_seconds)
-    if asked is not None:
+    if pinned is None:
         return asked
-    if record is not None and record.started_at is not None and record.deadline_at is not None:
-        given = round((record.deadline_at - record.started_at).total_seconds())
-        return min(max(given, 1), sandbox.MAX_SECONDS)
-    return FALLBACK_DEADLINE_SECONDS
+    return min(asked or pinned.default_deadline_seconds, pinned.maximum_deadline_seconds)
 
 
 def wanted(
@@ -288,7 +278,8 @@ def wanted(
             class_name=pinned.class_name,
             generation=generation,
             spec=_effective(spec, pinned, known),
-            active_deadline_seconds=deadline_seconds(object_, pinned),
+            active_deadline_seconds=deadline_seconds(object_, pinned)
+            or pinned.default_deadline_seconds,
         )
     except pydantic.ValidationError as error:
         # The API's rules are at least as strict, so only an object from elsewhere comes here.
@@ -320,7 +311,6 @@ def _effective(
 def amendment(
     object_: ExecutionFacts,
     bound: Binding | None,
-    record: ExecutionObserved,
     stop_reason: str | None = None,
 ) -> Amendment:
     """What is mutable, as it is now wanted. `stop_reason`: it is to end though nobody asked."""
@@ -328,7 +318,7 @@ def amendment(
     stopping = asked_to_end or stop_reason is not None
     return Amendment(
         generation=object_.metadata.generation,
-        active_deadline_seconds=deadline_seconds(object_, bound.pinned if bound else None, record),
+        active_deadline_seconds=deadline_seconds(object_, bound.pinned if bound else None),
         state=State.TERMINATED if stopping else State.RUNNING,
         stop_reason=None if asked_to_end else stop_reason,
     )

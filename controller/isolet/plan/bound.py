@@ -55,7 +55,6 @@ def _ended(seen: Observed, bound: Binding | None, record: ExecutionObserved) -> 
         if reason == outcome.reason
         else f"{outcome.reason}: {outcome.message}",
         exit_code=outcome.exit_code,
-        signal=outcome.signal,
         ended_at=record.ended_at,
     )
     return finish(seen, bound, verdict, record)
@@ -76,7 +75,7 @@ def _known(
         return starting.again(seen, bound, facts, record)
     actions: tuple[Action, ...] = ()
     if record.generation < seen.object.metadata.generation or (stop and not _ending(record)):
-        change = binding.amendment(seen.object, bound, record, stop)
+        change = binding.amendment(seen.object, bound, stop)
         actions = (Amend(node=facts.name, uid=seen.object.uid, change=change),)
     return going(seen, bound, facts, record, _progress(seen, record, stopping), actions)
 

@@ -66,7 +66,7 @@ def _never_bound(seen: Observed) -> Plan:
 def _on_node(seen: Observed, facts: NodeFacts) -> Plan:
     record = facts.record.value if isinstance(facts.record, Known) else None
     if record is not None and record.nothing_left:
-        return _release(seen)
+        return _release(seen, *_forget(seen, facts, record))
     off = facts.object.spec.out_of_service
     if off is not None:
         return _give_up(seen, facts.name, Cause.OUT_OF_SERVICE, off.reason)
@@ -75,6 +75,17 @@ def _on_node(seen: Observed, facts: NodeFacts) -> Plan:
     if _replaced(seen, facts):
         return _give_up(seen, facts.name, Cause.NODE_REPLACED)
     return _removing(seen, facts, record)
+
+
+def _forget(seen: Observed, facts: NodeFacts, record: ExecutionObserved) -> tuple[Action, ...]:
+    """What ended before it was deleted has a record and output on the node: they go with it.
+
+    Nothing waits for that. An agent that cannot be asked now is told by the orphan loop.
+    """
+    asked = seen.failure is not None and seen.failure.action == Remove.__name__
+    if record.removing or asked or not can_talk(facts):
+        return ()
+    return (Remove(node=facts.name, uid=seen.object.uid),)
 
 
 def _replaced(seen: Observed, facts: NodeFacts) -> bool:

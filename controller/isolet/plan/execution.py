@@ -11,7 +11,6 @@ from datetime import datetime, timedelta
 from isolet.api import meta
 from isolet.plan import binding, bound, deletion, pending, publishing, status
 from isolet.plan.actions import Action, Amend, DeleteObject, Plan, Remove
-from isolet.plan.binding import Binding
 from isolet.plan.model import Known, NodeFacts, Observed
 from isolet.plan.standing import LOOK, can_talk
 from isolet.plan.status import Picture
@@ -64,7 +63,7 @@ def _after_the_end(seen: Observed) -> Plan:
     record = facts.record.value if facts and isinstance(facts.record, Known) else None
     actions: list[Action] = []
     if facts is not None and record is not None and _runs_on(facts, record):
-        actions.append(_end_it(seen, own, facts, record))
+        actions.append(_end_it(seen, facts))
     expires = _expiry(seen)
     if expires is not None and expires <= seen.now:
         actions.append(DeleteObject(object=seen.object.ref))
@@ -82,15 +81,8 @@ def _runs_on(facts: NodeFacts, record: ExecutionObserved) -> bool:
     return _holds(facts) and record.outcome is None and can_talk(facts)
 
 
-def _end_it(
-    seen: Observed, own: Binding | None, facts: NodeFacts, record: ExecutionObserved
-) -> Amend:
-    pinned = own.pinned if own else None
-    change = Amendment(
-        generation=seen.object.metadata.generation,
-        active_deadline_seconds=binding.deadline_seconds(seen.object, pinned, record),
-        state=State.TERMINATED,
-    )
+def _end_it(seen: Observed, facts: NodeFacts) -> Amend:
+    change = Amendment(generation=seen.object.metadata.generation, state=State.TERMINATED)
     return Amend(node=facts.name, uid=seen.object.uid, change=change)
 
 

@@ -15,6 +15,7 @@ from isolet.api.conditions import Status
 from isolet.base import names, quantity
 from isolet.plan.actions import Action, Emit, EventType, NodePlan
 from isolet.plan.model import Contact, NodePass, ObjectRef
+from isolet.wire import http
 from isolet.wire.base import WIRE_VERSIONS
 from isolet.wire.node import Amounts, NodeCondition, NodeObserved
 
@@ -189,18 +190,24 @@ def _mark(kind: str, status: Status, reason: str, message: str = "") -> NodeCond
 def _own_marks(seen: NodePass) -> Iterable[NodeCondition]:
     yield _reachable(seen.contact)
     report = seen.report
-    if report is None:
+    if _is_turned_away(seen.contact):
+        yield _incompatible(f"the agent answers: {seen.contact.problem}")
+    elif report is None:
         yield _mark(cond.WIRE_COMPATIBLE, Status.UNKNOWN, reasons.NOT_PROBED)
-        yield _mark(cond.CAPACITY_LEFT, Status.UNKNOWN, reasons.NOT_PROBED)
     else:
         yield _wire_compatible(report)
-        yield _capacity_left(report)
+    yield _capacity_left(report)
     if seen.object.spec.drain is not None:
         yield _drained(seen.remaining)
 
 
+def _is_turned_away(contact: Contact) -> bool:
+    """Whether the agent answers, and only that it speaks no version of ours."""
+    return contact.reason == http.UNSUPPORTED_WIRE_VERSION
+
+
 def _reachable(contact: Contact) -> NodeCondition:
-    if is_heard(contact):
+    if is_heard(contact) or _is_turned_away(contact):
         return _mark(cond.REACHABLE, Status.TRUE, reasons.OK, "the agent answers")
     if contact.heard_at is None and contact.now - contact.watched_since < HEARD_SECONDS:
         return _mark(cond.REACHABLE, Status.UNKNOWN, reasons.NOT_PROBED, "not heard of yet")
@@ -216,16 +223,21 @@ def _wire_compatible(report: NodeObserved) -> NodeCondition:
     theirs, ours = (
         ", ".join(map(str, sorted(set(v)))) or "none" for v in (report.wire_versions, WIRE_VERSIONS)
     )
+    return _incompatible(f"the agent speaks {theirs}, the operator {ours}")
+
+
+def _incompatible(why: str) -> NodeCondition:
     return _mark(
         cond.WIRE_COMPATIBLE,
         Status.FALSE,
         reasons.WIRE_INCOMPATIBLE,
-        f"the agent speaks {theirs}, the operator {ours}: what runs is left alone and no new work"
-        " is given; update the older of the two",
+        f"{why}: what runs is left alone and no new work is given; update the older of the two",
     )
 
 
-def _capacity_left(report: NodeObserved) -> NodeCondition:
+def _capacity_left(report: NodeObserved | None) -> NodeCondition:
+    if report is None:
+        return _mark(cond.CAPACITY_LEFT, Status.UNKNOWN, reasons.NOT_PROBED)
     if fits(SMALL, report.allocated, report.capacity):
         return _mark(cond.CAPACITY_LEFT, Status.TRUE, reasons.OK, "there is room")
     return _mark(cond.CAPACITY_LEFT, Status.FALSE, reasons.NO_CAPACITY, "everything is promised")

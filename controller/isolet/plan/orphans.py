@@ -43,6 +43,12 @@ class _Verdict:
     facts: OrphanNode
     held: tuple[Held, ...]
 
+    @property
+    def alive(self) -> tuple[Held, ...]:
+        """Those that are more than the record and output of something that has ended."""
+        ended = {record.uid for record in self.facts.records if record.nothing_left}
+        return tuple(held for held in self.held if held.name or held.uid not in ended)
+
 
 def plan(seen: OrphanPass) -> OrphanPlan:
     """One pass over all nodes."""
@@ -66,7 +72,7 @@ def plan(seen: OrphanPass) -> OrphanPlan:
     return OrphanPlan(
         actions=(*actions, *_too_early(seen, suspects)),
         suspects=suspects,
-        orphans={_name(v.facts): len(v.held) for v in certain if v.held},
+        orphans={_name(v.facts): len(v.alive) for v in certain if v.alive},
         stopped=frozenset(stopped),
         look_again_in=GRACE_SECONDS / 2 if suspects else LOOK_SECONDS,
     )
@@ -90,7 +96,7 @@ def _held(facts: OrphanNode) -> Iterable[Held]:
     assert facts.report is not None
     epoch = facts.report.epoch
     for record in sorted(facts.records, key=lambda r: r.uid):
-        if not record.removing and not record.nothing_left:
+        if not record.removing:
             yield Held(_name(facts), epoch, record.uid)
     for stray in sorted(facts.report.strays, key=lambda s: (s.kind, s.name)):
         yield Held(_name(facts), epoch, stray.uid, stray.name)
@@ -119,7 +125,7 @@ def limit(live: int) -> int:
 def _is_too_much(verdict: _Verdict) -> bool:
     report = verdict.facts.report
     live = sum(1 for record in verdict.facts.records if not record.nothing_left)
-    if len({held.uid or held.name for held in verdict.held}) <= limit(live):
+    if len({held.uid or held.name for held in verdict.alive}) <= limit(live):
         return False
     approved = verdict.facts.object.metadata.annotations.get(APPROVAL)
     return report is None or approved != report.epoch
@@ -148,7 +154,7 @@ def _stop(verdict: _Verdict) -> Alert:
         node=where,
         reason=STOPPED,
         message=(
-            f"{len(verdict.held)} things on node {where} have no object, too many at once to be"
+            f"{len(verdict.alive)} things on node {where} have no object, too many at once to be"
             " believed: nothing is removed. Was etcd restored from a backup? If they may go,"
             f" annotate ExecutionNode {where} with {APPROVAL}={epoch}"
         ),

@@ -43,7 +43,6 @@ class Verdict:
     reason: str
     message: str
     exit_code: int | None = None
-    signal: int | None = None
     ended_at: datetime | None = None
     """None: when nobody can say; the moment it was found out is written instead."""
 
@@ -111,7 +110,6 @@ def _at_the_end(
     return base.with_(
         completion_time=ended,
         exit_code=verdict.exit_code,
-        signal=verdict.signal,
         output=output(object_, picture.record),
         retained_until=_retained_until(picture, ended),
     )

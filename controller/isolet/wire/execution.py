@@ -135,7 +135,6 @@ class Outcome(Wire):
     reason: str
     message: str
     exit_code: int | None = None
-    signal: int | None = None
 
 
 class Waiting(Wire):

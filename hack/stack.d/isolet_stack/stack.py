@@ -297,5 +297,3 @@ class Stack:
         process = Process.now(int(kept["pid"]))
         if process is not None and process.start == int(kept["start"]):
             process.kill()
-
-

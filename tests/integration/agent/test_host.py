@@ -3,7 +3,6 @@
 import pytest
 
 from isolet.agent.host import ExecutionHost
-from isolet.base import errors
 from isolet.plan import reasons
 from isolet.wire.execution import EnvVar, ExecRequest, Medium
 
@@ -32,11 +31,3 @@ async def test_a_session_takes_commands_and_leaves_nothing(host: ExecutionHost, 
     assert ended.outcome.succeeded
     assert ended.outcome.reason == reasons.TERMINATED
     assert await host.terminate(seen.uid) == ended
-
-
-async def test_a_missing_program_is_named_in_seconds(host: ExecutionHost, spec):
-    with pytest.raises(errors.Unavailable, match="/no/such/bin") as caught:
-        await host.wait((await host.provision(spec("/no/such/bin"))).uid)
-        seen = await host.list()
-        raise errors.Unavailable(seen[0].outcome.message, reason=seen[0].outcome.reason)
-    assert caught.value.reason == reasons.START_FAILED

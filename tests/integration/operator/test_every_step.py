@@ -19,7 +19,7 @@ from tests.integration.operator.processes import CONSTANTS, OperatorProcess, ser
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(900)]
 
-WAIT = 60.0
+WAIT = 300.0
 
 
 class Supervisor:

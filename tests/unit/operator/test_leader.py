@@ -2,13 +2,12 @@ import asyncio
 
 import pytest
 
+from fakes.cluster import FakeCluster
 from isolet.base import errors
 from isolet.base.clock import FixedClock
 from isolet.operator.guard import GuardedCluster
 from isolet.operator.kube import CONFIG_MAPS, LEASES
 from isolet.operator.leader import Elector, Leadership, LeaseTimes
-
-from fakes.cluster import FakeCluster
 
 TIMES = LeaseTimes()
 

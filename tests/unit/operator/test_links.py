@@ -1,8 +1,8 @@
 import asyncio
 
 import pytest
-from fakes.agent import FakeAgent
 
+from fakes.agent import FakeAgent
 from isolet.base.clock import FixedClock
 from isolet.operator.links import BeginAgain, Link, LinkTimes, NodeEndpoint
 from isolet.plan.model import Absent, Known, Unknown

@@ -1,8 +1,8 @@
 import asyncio
 
 import pytest
-from fakes.cluster import FakeCluster
 
+from fakes.cluster import FakeCluster
 from isolet.base import errors
 from isolet.base.clock import FixedClock
 from isolet.operator.cache import ObjectCache

@@ -1,8 +1,8 @@
 from datetime import UTC, datetime
 
 import pytest
-from fakes.cluster import FakeCluster, merge
 
+from fakes.cluster import FakeCluster, merge
 from isolet.api.execution import ExecutionStatus
 from isolet.base import errors
 from isolet.operator.cache import ObjectCache

@@ -1,8 +1,8 @@
 import asyncio
 
 import pytest
-from fakes.cluster import FakeCluster
 
+from fakes.cluster import FakeCluster
 from isolet.base import errors
 from isolet.base.clock import FixedClock
 from isolet.operator.events import Recorder, TokenBucket
@@ -91,11 +91,11 @@ async def test_the_next_leader_neither_repeats_nor_recounts():
     assert world.events[0]["count"] == 2
 
 
-async def test_events_of_cluster_scoped_objects_lie_in_the_operators_namespace():
-    world = World(namespace="isolet")
+async def test_events_of_cluster_scoped_objects_lie_where_the_api_server_takes_them():
+    world = World()
     world.say(namespace="", kind="ExecutionNode", name="node-a")
     await world.write()
-    assert world.events[0]["metadata"]["namespace"] == "isolet"
+    assert world.events[0]["metadata"]["namespace"] == "default"
     assert "namespace" not in world.events[0]["involvedObject"]
 
 

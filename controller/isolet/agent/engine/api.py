@@ -7,6 +7,7 @@ whether the request was sent, never by text. No call is ever repeated here.
 import asyncio
 import contextlib
 import json
+import re
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -20,7 +21,7 @@ OLDEST = (1, 41)
 NEWEST = (1, 51)
 """Docker 28; a newer engine answers in this version."""
 
-_KEEP = frozenset("-_.")
+_NAME = re.compile(r"[A-Za-z0-9_.-]+")
 T = TypeVar("T")
 
 
@@ -216,7 +217,7 @@ class API:
 
 def quoted(name: str) -> str:
     """A name or id as one path segment. Raises Invalid: `..` would become another path."""
-    if not name or not all(c.isascii() and (c.isalnum() or c in _KEEP) for c in name):
+    if not _NAME.fullmatch(name):
         raise errors.Invalid(f"not a name the engine can have: {name!r}")
     if set(name) == {"."}:
         raise errors.Invalid(f"not a name the engine can have: {name!r}")

@@ -7,8 +7,7 @@ errors into answers, and counts and logs. It never logs a body, a query or a hea
 import asyncio
 import secrets
 import time
-from collections.abc import Coroutine, Iterable
-from typing import Any
+from collections.abc import Awaitable, Iterable
 
 from aiohttp import web
 from aiohttp.typedefs import Middleware
@@ -59,7 +58,7 @@ def _guarded(identify: Identify, right: Right, handler: Handler) -> Handler:
     return guarded
 
 
-async def _to_its_end(work: Coroutine[Any, Any, web.StreamResponse]) -> web.StreamResponse:
+async def _to_its_end(work: Awaitable[web.StreamResponse]) -> web.StreamResponse:
     """A change is made whole even if its caller leaves; a command in a session is not.
 
     An aborted command has to end (its session goes with it), so handlers are cancelled when their

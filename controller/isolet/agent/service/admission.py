@@ -23,11 +23,11 @@ class Admission:
         self._context = context
         self._node = node
         self._lock = asyncio.Lock()
-        self._draining = False
+        self.stopped = False
 
     def stop(self) -> None:
         """Let nothing new in from now on."""
-        self._draining = True
+        self.stopped = True
 
     def image_names(self, image: str) -> Sequence[str]:
         """Names under which the node has an image, for the policy."""
@@ -92,7 +92,7 @@ class Admission:
         return added
 
     def _require_open(self, problems: Sequence[checks.Violation]) -> None:
-        if self._draining:
+        if self.stopped:
             raise errors.Unavailable("the agent is shutting down", reason="ShuttingDown")
         if problems:
             raise errors.Refused("; ".join(map(str, problems)), reason="NodePolicy")

@@ -124,10 +124,12 @@ class Effects:
             process=on_boot_clock(record.process, now),
             waiting=None,
         )
-        # The watchdog must know the deadline before there is anything to end.
-        await self._guard(dispatched, pid=0)
         steps.reach(AgentStep.DISPATCH_BEFORE)
-        stored = await self._context.store.update(dispatched)
+        # Both before the start: the watchdog must know the deadline before there is anything to
+        # end. They are two files on two file systems, so neither waits for the other.
+        _, stored = await asyncio.gather(
+            self._guard(dispatched, pid=0), self._context.store.update(dispatched)
+        )
         steps.reach(AgentStep.DISPATCH_AFTER)
         return stored
 
@@ -184,9 +186,11 @@ class Effects:
             started_boottime=max(earliest, now.boottime - since),
             waiting=None,
         )
-        stored = await self._context.store.update(running)
+        _, stored = await asyncio.gather(
+            self._guard(running, pid=self._facts.pid(record.uid)),
+            self._context.store.update(running),
+        )
         steps.reach(AgentStep.RUNNING_AFTER)
-        await self._guard(stored, pid=self._facts.pid(record.uid))
         return stored
 
     async def _record_stop(
@@ -229,7 +233,6 @@ class Effects:
         )
 
     async def _remove_unstarted(self, record: SandboxRecord, _: object) -> SandboxRecord:
-        self._facts.removing_unstarted(record)
         await self._context.engine.remove(record.container_name)
         return record
 

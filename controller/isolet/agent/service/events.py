@@ -1,8 +1,9 @@
 """The engine's event stream: hints that wake workers, and the few facts only events hold.
 
 Losing an event costs time, never truth: workers look at the engine itself. What is kept here is
-which containers were seen to start and to meet their memory limit, and whether the stream was
-whole.
+which containers were seen to start and to meet their memory limit, and which were never started:
+the engine keeps its last events in order and drops the oldest first, so a stream that holds a
+container's create holds everything that came after it.
 """
 
 import asyncio
@@ -16,6 +17,9 @@ from isolet.base import errors, log
 RECONNECT_SECONDS = 1.0
 REMEMBERED = 4096
 """Container ids kept of each kind."""
+
+SETTLE_SECONDS = 5.0
+"""How long to wait for the word of a container's removal, which may still be on its way."""
 
 _log = log.get("agent.events")
 
@@ -51,11 +55,12 @@ class EventLog:
         self._installation = installation
         self._on_event = on_event
         self._on_connect = on_connect
+        self._created = _Recent(REMEMBERED)
+        """Of this connection alone: what came before it may have been missed."""
         self._started = _Recent(REMEMBERED)
+        self._destroyed = _Recent(REMEMBERED)
         self._oom = _Recent(REMEMBERED)
-        self.connection = 0
-        """Counts connections; unchanged means that nothing was missed in between."""
-        self.connected = False
+        self._heard = asyncio.Condition()
         self.engine_started_boottime: float | None = None
         """When the engine process that we talk to was started, on the boot-time clock."""
 
@@ -67,6 +72,18 @@ class EventLog:
         """Whether an `oom` of it was seen."""
         return container_id in self._oom
 
+    async def never_started(self, container_id: str) -> bool:
+        """Whether it is proved of a container that is gone that it was never started.
+
+        Waits a moment for the word of its removal, before which a start would have been told.
+        """
+        try:
+            async with asyncio.timeout(SETTLE_SECONDS), self._heard:
+                await self._heard.wait_for(lambda: container_id in self._destroyed)
+        except TimeoutError:
+            return False
+        return container_id in self._created and container_id not in self._started
+
     async def run(self, since: datetime) -> None:
         """Follow, and reconnect when the stream ends, until cancelled."""
         while True:
@@ -74,21 +91,26 @@ class EventLog:
                 await self._follow(since)
             except errors.IsoletError as error:
                 _log.info("event stream broke off", extra={"reason": error.reason})
-            self.connected = False
+            self._created = _Recent(REMEMBERED)
             await asyncio.sleep(RECONNECT_SECONDS)
 
     async def _follow(self, since: datetime) -> None:
         info = await self._engine.info()
         self.engine_started_boottime = info.started_boottime
-        self.connection += 1
-        self.connected = True
         self._on_connect()
         async for event in self._engine.events(since=since, installation=self._installation):
-            self._take(event)
+            await self._take(event)
 
-    def _take(self, event: EngineEvent) -> None:
-        if event.action == "start":
-            self._started.add(event.container_id)
-        elif event.action == "oom":
-            self._oom.add(event.container_id)
+    async def _take(self, event: EngineEvent) -> None:
+        kinds = {
+            "create": self._created,
+            "start": self._started,
+            "destroy": self._destroyed,
+            "oom": self._oom,
+        }
+        if event.action in kinds:
+            kinds[event.action].add(event.container_id)
+        if event.action == "destroy":
+            async with self._heard:
+                self._heard.notify_all()
         self._on_event(event)

@@ -47,16 +47,15 @@ class Facts:
         self._wake = wake
         self._followers: dict[str, Follower] = {}
         self._pids: dict[str, int] = {}
-        self._cleared: dict[str, int] = {}
         self._ended_by_watchdog: set[str] = set()
 
     async def gather(self, record: SandboxRecord) -> SandboxFacts:
         """Everything the next decision on `record` may need."""
         if record.outcome is not None:
             return SandboxFacts(container=Seen.UNKNOWN)
-        container, state = await self._inspect(record)
         if record.step is Step.RECORDED:
-            return await self._before_start(record, container, state)
+            return await self._before_start(record)
+        container, state = await self._inspect(record)
         if container is None:
             return await self._without_container(record, state)
         await self._attend_output(record, container)
@@ -82,10 +81,10 @@ class Facts:
         self._pids[record.uid] = container.pid
         return container, Seen.PRESENT
 
-    async def _before_start(
-        self, record: SandboxRecord, container: Container | None, state: Seen
-    ) -> SandboxFacts:
-        image, problem = await self._images.check(record.spec.image)
+    async def _before_start(self, record: SandboxRecord) -> SandboxFacts:
+        (container, state), (image, problem) = await asyncio.gather(
+            self._inspect(record), self._images.check(record.spec.image)
+        )
         return SandboxFacts(
             container=state,
             seen=self._container(container, record) if container else None,
@@ -101,7 +100,7 @@ class Facts:
             follower.give_up()
         return SandboxFacts(
             container=state,
-            started_since_dispatch=self._started_since_dispatch(record),
+            started_since_dispatch=await self._started_since_dispatch(record, state),
             overflow=follower.overflow if follower else False,
             ended_by_watchdog=record.uid in self._ended_by_watchdog,
         )
@@ -168,21 +167,14 @@ class Facts:
         except errors.IsoletError:
             return False
 
-    def removing_unstarted(self, record: SandboxRecord) -> None:
-        """Note that a container seen as never started is about to be removed by us."""
-        self._cleared[record.uid] = self._events.connection
-
-    def _started_since_dispatch(self, record: SandboxRecord) -> Seen:
-        """Whether the one start happened, once the container is gone.
-
-        Known only where we removed a never-started container ourselves and the event stream has
-        not been cut since: a `start` in between would have been seen.
-        """
-        if record.container_id and self._events.saw_start(record.container_id):
-            return Seen.PRESENT
-        if self._cleared.get(record.uid) == self._events.connection and self._events.connected:
+    async def _started_since_dispatch(self, record: SandboxRecord, state: Seen) -> Seen:
+        """Whether the one start happened, once the container is gone; the events tell."""
+        container = record.container_id
+        if state is not Seen.ABSENT or record.step is not Step.DISPATCHED or container is None:
+            return Seen.UNKNOWN
+        if await self._events.never_started(container):
             return Seen.ABSENT
-        return Seen.UNKNOWN
+        return Seen.PRESENT if self._events.saw_start(container) else Seen.UNKNOWN
 
     def image_id(self, record: SandboxRecord) -> str | None:
         """The local id of the record's image, as last checked."""
@@ -214,7 +206,6 @@ class Facts:
         if follower is not None:
             await follower.close()
         self._pids.pop(uid, None)
-        self._cleared.pop(uid, None)
         self._ended_by_watchdog.discard(uid)
 
     async def close(self) -> None:
@@ -222,7 +213,6 @@ class Facts:
         await asyncio.gather(*(follower.close() for follower in self._followers.values()))
 
 
-def oldest_dispatch(records: list[SandboxRecord], fallback: datetime) -> datetime:
+def oldest(records: list[SandboxRecord], fallback: datetime) -> datetime:
     """From when on the engine's events matter."""
-    times = [r.dispatched_at for r in records if r.dispatched_at and r.outcome is None]
-    return min(times, default=fallback)
+    return min((r.created_at for r in records if r.outcome is None), default=fallback)

@@ -114,8 +114,16 @@ class InsideDriver:
         return await self._context.store.update(record)
 
     def _at_hand(self, record: SandboxRecord) -> bool:
-        folder = self._context.launches.folder(host_of(record))
-        return record.uid in self._held or (folder / launch_name(record.uid)).exists()
+        if record.uid in self._held:
+            return True
+        launches, host = self._context.launches, host_of(record)
+        waits = record.step in (Step.RECORDED, Step.DISPATCHED)
+        # Asking for the folder would make it again.
+        return (
+            waits
+            and host in launches.list()
+            and (launches.folder(host) / launch_name(record.uid)).exists()
+        )
 
     async def _lay_down(self, record: SandboxRecord, _: object) -> SandboxRecord:
         held = self._held.get(record.uid, {})

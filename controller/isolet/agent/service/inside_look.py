@@ -227,4 +227,4 @@ class InsideLook:
 
 
 def _gone() -> Outcome:
-    return Outcome(succeeded=False, reason=reasons.CONTAINER_LOST, message="its Execution is gone")
+    return Outcome(succeeded=True, reason=reasons.TERMINATED, message="its Execution is gone")

@@ -15,7 +15,7 @@ from isolet.agent.service.context import Context
 from isolet.agent.service.door import ProcessDoor
 from isolet.agent.service.effects import Effects, deadline_entry
 from isolet.agent.service.events import EventLog
-from isolet.agent.service.facts import Facts, oldest_dispatch
+from isolet.agent.service.facts import Facts, oldest
 from isolet.agent.service.images import Images
 from isolet.agent.service.inputs import Inputs
 from isolet.agent.service.inside import InsideDriver
@@ -49,6 +49,10 @@ TOMBSTONE_LIFE = timedelta(hours=25)
 
 PURGE_SECONDS = 600.0
 MAX_CHUNK_BYTES = 1 << 20
+
+_TELLING = frozenset({"start", "die", "oom", "pause", "unpause", "destroy"})
+"""Events after which a sandbox is another. The rest only announces those, or is about one exec:
+three events that would each cost a look, for every command in a session."""
 
 _log = log.get("agent.service")
 
@@ -103,7 +107,7 @@ class Service(ProcessDoor):
         await self._book.replace([entry for entry in entries if entry is not None])
         for record in records:
             self._workers.ensure(record.uid)
-        since = oldest_dispatch(records, self._context.clock.now())
+        since = oldest(records, self._context.clock.now())
         self._background = [
             asyncio.create_task(loop)
             for loop in (
@@ -159,6 +163,7 @@ class Service(ProcessDoor):
         await self._obey(fence)
         store = self._context.store
         while (record := await store.get(uid)) is not None:
+            self._an_execution(record)
             if record.removing:
                 break
             try:
@@ -230,8 +235,14 @@ class Service(ProcessDoor):
         await self._touch(uid)
         try:
             return await self._sessions.exec(record, request)
-        except (Overran, asyncio.CancelledError) as error:
-            await self._destroy(uid, error)
+        except Overran as error:
+            await self._destroy(uid, error.reason, error.message)
+            raise
+        except asyncio.CancelledError:
+            if (
+                not self._admission.stopped
+            ):  # An agent that is being replaced leaves sessions alone.
+                await self._destroy(uid, reasons.CANCELLED, "a command in it was aborted")
             raise
         finally:
             await self._touch(uid)
@@ -293,10 +304,8 @@ class Service(ProcessDoor):
         """Note that the session is in use, for its idle timeout."""
         await self._edit(uid, last_activity_boottime=self._context.clock.boottime())
 
-    async def _destroy(self, uid: str, error: BaseException) -> None:
+    async def _destroy(self, uid: str, reason: str, message: str) -> None:
         """Have the whole sandbox ended for what one command in it did."""
-        reason = error.reason if isinstance(error, Overran) else reasons.CANCELLED
-        message = error.message if isinstance(error, Overran) else "a command in it was aborted"
         await self._edit(uid, stop=Stop(reason=reason, message=message))
 
     async def _edit(self, uid: str, **changes: object) -> None:
@@ -350,8 +359,8 @@ class Service(ProcessDoor):
         self._workers.wake(uid)
 
     def _on_event(self, event: EngineEvent) -> None:
-        uid = event.labels.get(names.LABEL_UID, "")
-        self._workers.wake(uid)
+        if event.action in _TELLING:
+            self._workers.wake(event.labels.get(names.LABEL_UID, ""))
 
     def _on_connect(self) -> None:
         """Events may have been missed: everyone looks."""

@@ -91,6 +91,31 @@ def decode(row: Sequence[Any], path: Path) -> SandboxRecord:
         ) from error
 
 
+class Decoder:
+    """Decodes rows; one that is as it was the last time is not read again.
+
+    Every pass over a sandbox, every watcher and every admission reads records that mostly have not
+    changed since.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._known: dict[str, tuple[tuple[Any, ...], SandboxRecord]] = {}
+
+    def decode(self, row: tuple[Any, ...]) -> SandboxRecord:
+        """See `decode`."""
+        known = self._known.get(row[0])
+        if known is not None and known[0] == row:
+            return known[1]
+        record = decode(row, self._path)
+        self._known[record.uid] = row, record
+        return record
+
+    def forget(self, uid: str) -> None:
+        """The record is gone."""
+        self._known.pop(uid, None)
+
+
 def tombstone(row: Sequence[Any]) -> Tombstone:
     """The tombstone of a row of TOMBSTONE_COLUMNS."""
     values: Mapping[str, Any] = dict(zip(TOMBSTONE_COLUMNS, row, strict=True))

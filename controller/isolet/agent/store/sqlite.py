@@ -25,6 +25,14 @@ from isolet.wire.base import Fence
 _BUSY_MILLISECONDS = 5000
 _RECORD = ", ".join((*codec.COLUMNS, "body"))
 _TOMBSTONE = ", ".join(codec.TOMBSTONE_COLUMNS)
+_CHANGED = f"""
+    SELECT 'record', {_RECORD} FROM records WHERE sequence > ?
+    UNION ALL
+    SELECT 'tombstone', {_TOMBSTONE}, 0, 0, sequence, '' FROM tombstones WHERE sequence > ?
+    UNION ALL
+    SELECT 'newest', '', '', '', '', 0, 0, 0, 0, sequence, '' FROM meta
+    ORDER BY 10"""
+"""What has changed, in the order of its sequence numbers: the column before the body."""
 
 
 class SQLiteStore:
@@ -43,6 +51,7 @@ class SQLiteStore:
         self._lock: int | None = lock
         self._connection, self._reader = connections
         self._reading = asyncio.Lock()
+        self._decoder = codec.Decoder(path)
         self._writer = Writer(self._connection, path, sequence)
         self._obeyed = obeyed
 
@@ -81,12 +90,12 @@ class SQLiteStore:
     async def get(self, uid: str) -> SandboxRecord | None:
         """The record, or None."""
         rows = await self._read(f"SELECT {_RECORD} FROM records WHERE uid = ?", uid)
-        return codec.decode(rows[0], self._path) if rows else None
+        return self._decoder.decode(rows[0]) if rows else None
 
     async def list(self) -> Sequence[SandboxRecord]:
         """All records, ordered by created_at, then uid."""
         rows = await self._read(f"SELECT {_RECORD} FROM records ORDER BY created_at, uid")
-        return tuple(codec.decode(row, self._path) for row in rows)
+        return tuple(self._decoder.decode(row) for row in rows)
 
     async def add(self, record: SandboxRecord) -> SandboxRecord:
         """Insert with revision 1. Raises Conflict: a record or a tombstone has the uid."""
@@ -163,7 +172,9 @@ class SQLiteStore:
             )
             return sequence
 
-        return await self._writer.do(change)
+        buried = await self._writer.do(change)
+        self._decoder.forget(uid)
+        return buried
 
     async def tombstone(self, uid: str) -> Tombstone | None:
         """The tombstone of `uid`, if it has one."""
@@ -200,23 +211,13 @@ class SQLiteStore:
         self, sequence: int
     ) -> tuple[Sequence[SandboxRecord], Sequence[Tombstone], int]:
         """Records and tombstones changed after `sequence` in that order, and the newest number."""
-        async with self._reading:
-            await self._fetch("BEGIN")
-            try:
-                records = await self._fetch(
-                    f"SELECT {_RECORD} FROM records WHERE sequence > ? ORDER BY sequence", sequence
-                )
-                buried = await self._fetch(
-                    f"SELECT {_TOMBSTONE} FROM tombstones WHERE sequence > ? ORDER BY sequence",
-                    sequence,
-                )
-                newest = await self._fetch("SELECT sequence FROM meta")
-            finally:
-                await self._fetch("ROLLBACK")
+        # One statement is one look: records, tombstones and the number belong together.
+        rows = await self._read(_CHANGED, sequence, sequence)
+        newest = next(row for row in rows if row[0] == "newest")
         return (
-            tuple(codec.decode(row, self._path) for row in records),
-            tuple(codec.tombstone(row) for row in buried),
-            int(newest[0][0]),
+            tuple(self._decoder.decode(row[1:]) for row in rows if row[0] == "record"),
+            tuple(codec.tombstone(row[1:7]) for row in rows if row[0] == "tombstone"),
+            int(newest[9]),
         )
 
     async def check_fence(self, fence: Fence) -> None:
@@ -257,12 +258,12 @@ class SQLiteStore:
         finally:
             os.close(lock)
 
-    async def _read(self, sql: str, *parameters: Any) -> Sequence[Sequence[Any]]:
+    async def _read(self, sql: str, *parameters: Any) -> Sequence[tuple[Any, ...]]:
         """One statement, by itself."""
         async with self._reading:
             return await self._fetch(sql, *parameters)
 
-    async def _fetch(self, sql: str, *parameters: Any) -> Sequence[Sequence[Any]]:
+    async def _fetch(self, sql: str, *parameters: Any) -> Sequence[tuple[Any, ...]]:
         """One statement of the reader; errors become ours."""
         if self._lock is None:
             raise errors.Unavailable("the store is closed")

@@ -4,6 +4,9 @@ It performs what plans ask for, as the operator's shell does: in order, up to th
 call can be made to fail before it has an effect, or after. It counts what must never happen twice.
 """
 
+import copy
+import functools
+import json
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -11,6 +14,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from isolet.api import meta
+from isolet.api.executionnode import ExecutionNode
 from isolet.base import errors
 from isolet.plan import actions as act
 from isolet.plan import binding, execution, reasons
@@ -96,10 +100,11 @@ class Agent:
         )
         return self.observed()
 
-    def _amend(self, generation: int, deadline: int, state: State, why: str | None) -> None:
+    def _amend(self, generation: int, deadline: int | None, state: State, why: str | None) -> None:
         box = self.box
         assert box is not None
-        box.generation, box.deadline = max(box.generation, generation), deadline
+        box.generation = max(box.generation, generation)
+        box.deadline = box.deadline if deadline is None else deadline
         if box.state is not State.TERMINATED:
             box.state, box.stop_reason = state, why
         self._changed()
@@ -205,6 +210,11 @@ class Agent:
         )
 
 
+@functools.cache
+def _node_object(name: str, changes: str) -> ExecutionNode:
+    return worlds.a_node_object(name, **json.loads(changes))
+
+
 @dataclass
 class World:
     """Everything there is."""
@@ -224,6 +234,11 @@ class World:
     writes: Counter[str] = field(default_factory=Counter)
     calls: list[act.Action] = field(default_factory=list)
     """Every action that was tried."""
+    past: list[dict[str, Any]] = field(default_factory=list)
+    """Earlier states of the object, as a backup of etcd would have them."""
+    restored: bool = False
+    wiped: bool = False
+    """A node lost its records. With etcd set back as well, nobody could know anything."""
     breaks: Callable[[int, act.Action], str | None] = lambda number, action: None
     """Says whether a call fails: "before" its effect, "after" it, or not."""
 
@@ -260,7 +275,7 @@ class World:
         view = self.views.get(name)
         known = None if view is None else view[1]
         return NodeFacts(
-            object=worlds.a_node_object(name, **self.nodes[name]),
+            object=_node_object(name, json.dumps(self.nodes[name])),
             report=self._report(agent, view[0]) if view else None,
             reachable=agent.reachable,
             synced=view is not None,
@@ -282,6 +297,7 @@ class World:
         if self.object is None:
             return None
         plan = plan or execution.plan(self.observe())
+        self.past.append(copy.deepcopy(self.object))
         self.failure = self._apply(plan)
         if plan.write_status and self.object is not None:
             self.object["status"] = plan.status.to_object()
@@ -399,6 +415,13 @@ class World:
             metadata["deletionTimestamp"] = meta.format_time(self.now)
             metadata["generation"] += 1
             metadata["resourceVersion"] = str(int(metadata["resourceVersion"]) + 1)
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """etcd is set back: an older object, at a version nobody has seen, and a new leader."""
+        assert self.object is not None
+        newest = int(self.object["metadata"]["resourceVersion"])
+        self.object = merge(state, {"metadata": {"resourceVersion": str(newest + 1)}})
+        self.new_leader()
 
     # Time.
 

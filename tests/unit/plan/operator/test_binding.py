@@ -75,18 +75,10 @@ def test_the_deadline_is_the_objects_up_to_what_was_pinned(spec: Any, want: int)
     assert binding.deadline_seconds(an_execution(spec=spec), a_pinned()) == want
 
 
-@pytest.mark.parametrize(
-    ("spec", "record", "want"),
-    [
-        ({"activeDeadlineSeconds": 5}, a_record(), 5),
-        ({}, a_record(deadline_at=after(77)), 77),
-        ({}, a_record(deadline_at=after(-77)), 1),
-        ({}, a_record(deadline_at=after(1e6)), 86_400),
-        ({}, None, 600),
-    ],
-)
-def test_an_adopted_object_keeps_the_deadline_it_has(spec: Any, record: Any, want: int) -> None:
-    assert binding.deadline_seconds(an_execution(spec=spec), None, record) == want
+def test_the_deadline_of_an_adopted_object_is_left_as_it_is() -> None:
+    assert binding.deadline_seconds(an_execution(), None) is None
+    asked = an_execution(spec={"activeDeadlineSeconds": 5})
+    assert binding.deadline_seconds(asked, None) == 5
 
 
 ENV = [
@@ -172,7 +164,7 @@ def test_the_message_about_a_broken_spec_shows_no_value() -> None:
 )
 def test_what_is_mutable(spec: Any, stop: str | None, want: Amendment) -> None:
     object_ = a_bound_execution(spec=spec)
-    assert binding.amendment(object_, a_binding(), a_record(), stop) == want
+    assert binding.amendment(object_, a_binding(), stop) == want
 
 
 @pytest.mark.parametrize(

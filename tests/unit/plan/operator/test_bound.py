@@ -770,5 +770,7 @@ def test_work_that_was_given_up_for_lost_is_ended_when_its_node_is_back() -> Non
     lost = execution.plan(bound(cut(a_record(), object_=OFF)))
     seen = with_status(bound(a_node(record=a_record()), at=600), **dict(lost.status))
     plan = execution.plan(seen)
-    assert plan.actions == (amended(generation=2, state=State.TERMINATED),)
+    assert plan.actions == (
+        amended(generation=2, state=State.TERMINATED, active_deadline_seconds=None),
+    )
     assert plan.status == seen.object.status

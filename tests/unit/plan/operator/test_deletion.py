@@ -172,6 +172,18 @@ def test_the_agents_word_releases_it() -> None:
     assert (plan.actions, plan.write_status) == ((release(seen),), False)
 
 
+def test_what_had_ended_before_takes_its_record_and_output_along() -> None:
+    ended = a_record(step=Step.DISPOSED, nothing_left=True)
+    seen = deleted(a_node(record=ended))
+    assert execution.plan(seen).actions == (REMOVE, release(seen))
+    # It is asked for once, and an agent that cannot be asked holds nothing up.
+    for seen in (
+        deleted(a_node(record=ended), failure=CANNOT),
+        deleted(a_node(record=ended, reachable=False)),
+    ):
+        assert execution.plan(seen).actions == (release(seen),)
+
+
 def test_an_object_that_was_never_bound_goes_at_once() -> None:
     unbound = an_execution(
         metadata={**DELETED["metadata"], "finalizers": [meta.FINALIZER, "other.example/keep"]}

@@ -63,9 +63,10 @@ def _restart_agent(_world: World, _rng: random.Random, agent: Agent) -> None:
     agent.restart()
 
 
-def _wipe_node(_world: World, rng: random.Random, agent: Agent) -> None:
-    if rng.random() < 0.4:
+def _wipe_node(world: World, rng: random.Random, agent: Agent) -> None:
+    if rng.random() < 0.4 and not world.restored:
         agent.lose_everything()
+        world.wiped = True
 
 
 def _new_leader(world: World, _rng: random.Random, _agent: Agent) -> None:
@@ -106,6 +107,9 @@ def _change_deadline(world: World, rng: random.Random, _agent: Agent) -> None:
 
 def _lose_node(world: World, rng: random.Random, agent: Agent) -> None:
     """The machine dies, and after a while somebody says so."""
+    if world.restored:
+        return
+    world.wiped = True
     agent.lose_everything()
     agent.reachable = False
     if rng.random() < 0.5:
@@ -121,7 +125,24 @@ def _give_up(world: World, rng: random.Random, _agent: Agent) -> None:
         world.delete()
 
 
+def _cut_under_a_new_leader(world: World, rng: random.Random, agent: Agent) -> None:
+    agent.reachable = False
+    world.new_leader()
+    if rng.random() < 0.5:
+        world.delete()
+
+
+def _restore_etcd(world: World, rng: random.Random, _agent: Agent) -> None:
+    if world.past and not world.wiped:
+        world.restored = True
+        world.restore(rng.choice(world.past))
+
+
 TROUBLES = (
+    _cut_under_a_new_leader,
+    _cut_under_a_new_leader,
+    _restore_etcd,
+    _restore_etcd,
     _lose_node,
     _give_up,
     _terminate,
@@ -216,16 +237,18 @@ class Watcher:
             assert not any(isinstance(a, act.Release) for a in plan.actions)
 
     def outcome_stands(self, plan: Plan) -> None:
+        self.remember()
         outcome = cond.get(plan.status.conditions, cond.SUCCEEDED)
-        if self.outcome is not None:
-            assert outcome is not None
-            assert (outcome.status, outcome.reason) == self.outcome
-        written = self.world.object and self.world.object.get("status", {}).get("conditions", ())
-        if written and cond.is_decided(plan.status.conditions, cond.SUCCEEDED):
-            stored = {c["type"]: c for c in written}
-            if stored.get("Succeeded", {}).get("status") in ("True", "False"):
-                assert outcome is not None
-                self.outcome = (outcome.status, outcome.reason)
+        assert self.outcome in (None, outcome and (outcome.status, outcome.reason))
+
+    def remember(self) -> None:
+        """The outcome that is written; etcd may have been set back to before it."""
+        raw = self.world.object or {}
+        self.outcome = None
+        for condition in raw.get("status", {}).get("conditions", ()):
+            if condition["type"] == cond.SUCCEEDED:
+                decided = condition["status"] != Status.UNKNOWN
+                self.outcome = (condition["status"], condition["reason"]) if decided else None
 
     def spec_goes_only_where_it_may(self, seen: Observed, plan: Plan) -> None:
         for place, action in enumerate(plan.actions):
@@ -378,13 +401,11 @@ def test_a_short_command_takes_three() -> None:
 @pytest.mark.parametrize("moment", range(1, 8))
 def test_an_older_state_of_etcd_runs_nothing_twice(moment: int) -> None:
     world = scenario("three nodes")
-    first = dict(world.object or {})
     for _ in range(moment):
         plan = world.work()
         world.tick()
         world.advance(plan)
-    world.object = worlds.merge(first, {"metadata": {"resourceVersion": "11"}})
-    world.new_leader()
+    world.restore(world.past[0])
     world.agents["n1"].reachable = False
     world.settle()
     calm(world)

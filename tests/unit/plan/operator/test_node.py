@@ -52,6 +52,10 @@ FIT = {
 }
 NO_ANSWER = "nothing was heard of the agent for 20 s"
 LAST_TRUE = "Unknown HeartbeatStale: when last heard of: True."
+TURNED_AWAY = (
+    "the agent answers: wire version 1 is not spoken here; spoken are 99: what runs is left alone"
+    " and no new work is given; update the older of the two"
+)
 OLD_AGENT = (
     "the agent speaks 7, the operator 1: what runs is left alone and no new work is given; update"
     " the older of the two"
@@ -101,6 +105,25 @@ SAYS: dict[str, tuple[NodePass, dict[str, str]]] = {
             **FIT,
             "Ready": f"False WireIncompatible: {OLD_AGENT}",
             "WireCompatible": f"False WireIncompatible: {OLD_AGENT}",
+        },
+    ),
+    "an agent that answers only that it speaks another version": (
+        a_pass(
+            contact=Contact(
+                watched_since=0.0,
+                problem="wire version 1 is not spoken here; spoken are 99",
+                reason="UnsupportedWireVersion",
+                now=1000.0,
+            ),
+            report=None,
+        ),
+        {
+            "Ready": f"False WireIncompatible: {TURNED_AWAY}",
+            "Reachable": "True OK: the agent answers",
+            "WireCompatible": f"False WireIncompatible: {TURNED_AWAY}",
+            "EngineReady": "Unknown NotProbed: not checked yet",
+            "RuntimeQualified": "Unknown NotProbed: not checked yet",
+            "CapacityLeft": "Unknown NotProbed: ",
         },
     ),
     "a version between": (a_pass(report=a_report(wire_versions=(0, 1, 2))), FIT),

@@ -156,6 +156,21 @@ def test_the_circuit_breaker(lost: int, live: int, stopped: bool) -> None:
     assert plan.orphans == {"n1": lost}
 
 
+def test_records_of_what_has_ended_go_without_the_breaker() -> None:
+    gone = [f"g{n}" for n in range(50)]
+    ended = tuple(a_record(uid=uid, nothing_left=True) for uid in gone)
+    suspects = {Held("n1", "e1", uid): 300.0 for uid in gone}
+    plan = orphans.plan(a_pass(a_node(records=ended), suspects=suspects))
+    assert len(plan.actions) == 50
+    assert (plan.orphans, plan.stopped) == ({}, frozenset())
+    # Where the breaker keeps what lives, it keeps these too: an etcd of an older day lacks both.
+    alive = records(*(f"a{n}" for n in range(9)))
+    more = {Held("n1", "e1", record.uid): 300.0 for record in alive}
+    plan = orphans.plan(a_pass(a_node(records=(*ended, *alive)), suspects={**suspects, **more}))
+    assert (plan.orphans, plan.stopped) == ({"n1": 9}, frozenset({"n1"}))
+    assert not [a for a in plan.actions if isinstance(a, Remove)]
+
+
 def test_the_alert_says_what_to_do_and_is_told_once() -> None:
     (alert,) = orphans.plan(crowd(50, 0)).actions
     assert isinstance(alert, Alert)

@@ -1,0 +1,404 @@
+"""Where parts are killed: work that runs through it all, traps, and a keeper who starts anew."""
+
+import contextlib
+import http.client
+import json
+import os
+import random
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from isolet_stack.stack import NAMESPACE, ROOT, Stack
+
+from tests.e2e.faults_watch import Object, Sight, Tape, doubles, tapes, verdict
+from tests.e2e.world import World, an_execution, condition, is_finished
+from witness import Witness
+
+SEED = int(os.environ.get("ISOLET_FAULT_SEED") or random.randrange(1 << 32))
+"""Of every choice that the fault tests leave to chance; the run prints it."""
+
+HOST = "kubernetes.io/hostname"
+TAIL = {"statusTailBytes": 4096}
+
+
+def chance(*about: str) -> random.Random:
+    """Choices of one test, the same for the same seed."""
+    return random.Random("/".join((str(SEED), *about)))
+
+
+def cluster(*arguments: str) -> None:
+    """hack/cluster: kill, restart, freeze or thaw a part."""
+    done = subprocess.run(
+        [str(ROOT / "hack" / "cluster"), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def eventually(what: str, reached: Callable[[], Any], seconds: float = 30) -> Any:
+    """Look again and again until it is so; returns what was found."""
+    deadline = time.monotonic() + seconds
+    while True:
+        found = reached()
+        if found:
+            return found
+        assert time.monotonic() < deadline, f"not so after {seconds} s: {what}"
+        time.sleep(0.1)
+
+
+def counting(count: int, pause: str = "0.1", end: str = "exit 0") -> tuple[str, ...]:
+    """A program that prints the numbers from 1 on, one a line."""
+    step = "i=$((i+1)); echo $i" + (f"; sleep {pause}" if pause else "")
+    return ("sh", "-c", f"i=0; while [ $i -lt {count} ]; do {step}; done; {end}")
+
+
+def numbers(count: int) -> str:
+    """What that program prints in all."""
+    return "".join(f"{n + 1}\n" for n in range(count))
+
+
+@dataclass
+class Trap:
+    """The steps at which a component is to be killed, one after the other."""
+
+    folder: Path
+    part: str
+    later: list[str] = field(default_factory=list)
+
+    @property
+    def env(self) -> dict[str, str]:
+        """What the component is started with."""
+        return {
+            "ISOLET_STOP_AT": f"@{self._wish}",
+            "ISOLET_STOP_ACTION": "kill",
+            "ISOLET_STOP_FILE": str(self._noted),
+        }
+
+    @property
+    def _wish(self) -> Path:
+        return self.folder / f"{self.part}.wish"
+
+    @property
+    def _noted(self) -> Path:
+        return self.folder / f"{self.part}.noted"
+
+    def set(self, *steps: str) -> None:
+        """Kill the component when it comes to the first step, its successor at the next."""
+        self._noted.unlink(missing_ok=True)
+        self.later = list(steps)
+        self.next()
+
+    def next(self) -> None:
+        """Set the next step, if there is one."""
+        if self.later:
+            aside = self._wish.with_suffix(".new")
+            aside.write_text(self.later.pop(0))
+            aside.rename(self._wish)
+
+    def clear(self) -> None:
+        """Let it live."""
+        self.later = []
+        self._wish.unlink(missing_ok=True)
+
+    def sprung(self) -> list[str]:
+        """Steps at which it was killed since the trap was set."""
+        return self._noted.read_text().split() if self._noted.exists() else []
+
+
+@dataclass
+class Keeper:
+    """Starts again what died, at once, as a kubelet would."""
+
+    stack: Stack
+    traps: dict[str, Trap]
+
+    def __post_init__(self) -> None:
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def start(self) -> None:
+        """Have every part running, with its trap."""
+        for part in self.traps:
+            self.stack.end(part)
+            self._begin(part)
+        self._thread.start()
+        self.stack.wait_ready()
+
+    def close(self) -> None:
+        """Stop looking after them; they are left running, without traps."""
+        self._closed = True
+        self._thread.join(60)
+        for part, trap in self.traps.items():
+            trap.clear()
+            self.stack.end(part)
+        self.stack.start_missing()
+        self.stack.wait_ready()
+
+    def _run(self) -> None:
+        while not self._closed:
+            for part in self.traps:
+                if not self.stack.alive(part):
+                    self.traps[part].next()
+                    self._begin(part)
+            time.sleep(0.05)
+
+    def _begin(self, part: str) -> None:
+        env = self.traps[part].env
+        if part.startswith("agent-"):
+            self.stack.start_agent(part.removeprefix("agent-"), env)
+        else:
+            hand_over_lease(self.stack)
+            self.stack.start_operator(part.removeprefix("operator-"), env)
+
+
+def hand_over_lease(stack: Stack) -> None:
+    """Spare the next operator the 15 s until the dead one's lease has run out."""
+    change = json.dumps({"spec": {"holderIdentity": ""}})
+    stack.kube(
+        *("-n", NAMESPACE, "patch", "lease", "isolet-operator", "--type=merge", "-p", change),
+        check=False,
+    )
+
+
+@dataclass(frozen=True)
+class Sandbox:
+    """What the engine's own client says of a sandbox that is to run on."""
+
+    id: str
+    pid: int
+    started: str
+
+    @classmethod
+    def of(cls, witness: Witness, uid: str) -> "Sandbox":
+        """The one sandbox of a uid."""
+        ids = witness.docker("ps", "-q", "--no-trunc", "--filter", f"label=dev.isolet.uid={uid}")
+        assert len(ids.split()) == 1, f"containers of {uid} that run: {ids.split()}"
+        seen = witness.inspect(ids)
+        return cls(seen["Id"], seen["State"]["Pid"], seen["State"]["StartedAt"])
+
+
+@dataclass(frozen=True)
+class Work:
+    """An Execution of the mix, and what it must come to."""
+
+    name: str
+    spec: Object
+    succeeded: str
+    reason: str
+    code: int | None = None
+    lines: int | None = None
+    errands: tuple[str, ...] = ()
+    """What is done to it while it lives: `extend`, `terminate`, `delete`."""
+
+    def wrong(self, seen: Object) -> str:
+        """How its end differs from what it must be; empty when it does not."""
+        status, output = seen["status"], seen["status"].get("output", {})
+        code = None if self.code is None else status.get("exitCode")
+        found = (*verdict(seen)[:2], code)
+        wanted = (self.succeeded, self.reason, self.code)
+        if found != wanted:
+            return f"{self.name}: wanted {wanted}, came to {verdict(seen)}"
+        if self.lines is None:
+            return ""
+        if output.get("incomplete"):
+            return f"{self.name}: output incomplete though its engine was there all the time"
+        if output.get("stdoutTail", "") != numbers(self.lines):
+            return f"{self.name}: lines missing or doubled: {output.get('stdoutTail')!r}"
+        return ""
+
+
+def mix(node: str, tag: str, dice: random.Random) -> list[Work]:
+    """Work of every kind for one node."""
+    where = {"nodeSelector": {HOST: node}, "output": TAIL}
+    counts = dice.randint(3, 30), dice.randint(1, 9)
+    return [
+        Work(
+            f"runs-{tag}",
+            {"command": list(counting(counts[0])), **where},
+            *("True", "Succeeded", 0, counts[0]),
+        ),
+        Work(
+            f"fails-{tag}",
+            {"command": list(counting(counts[1], "", "exit 3")), **where},
+            *("False", "NonZeroExit", 3, counts[1]),
+        ),
+        Work(
+            f"disk-{tag}",
+            {"workspace": {"medium": "Disk"}, **where},
+            *("True", "Terminated"),
+            errands=("extend", "terminate"),
+        ),
+        Work(
+            f"dropped-{tag}",
+            {"command": ["sleep", "90"], "workspace": {"medium": "Disk"}, **where},
+            *("False", "Cancelled"),
+            errands=("delete",),
+        ),
+    ]
+
+
+@dataclass
+class Arena:
+    """A namespace in which work of every kind runs while parts of Isolet are killed."""
+
+    world: World
+    sight: Sight
+    tapes: dict[str, Tape]
+    keeper: Keeper
+    standing: dict[str, Sandbox] = field(default_factory=dict)
+    """By name, the sandbox of work that runs through all tests."""
+
+    @property
+    def nodes(self) -> list[str]:
+        """Names of the nodes."""
+        return self.world.stack.nodes()
+
+    def trap(self, part: str) -> Trap:
+        """The trap of a part."""
+        return self.keeper.traps[part]
+
+    def settle_in(self) -> None:
+        """Start the work that runs through all tests, one on each node."""
+        for node in self.nodes:
+            self.world.execution(
+                f"stands-{node}",
+                *counting(100_000, "0.2"),
+                nodeSelector={HOST: node},
+                activeDeadlineSeconds=600,
+            )
+        for node in self.nodes:
+            seen = self.sight.until(f"stands-{node}", runs)
+            witness = self.world.witness(node)
+            self.standing[node] = Sandbox.of(witness, seen["metadata"]["uid"])
+
+    def perform(self, works: Iterable[Work]) -> None:
+        """Apply the works, do their errands, wait for their ends, judge them and delete them."""
+        works = list(works)
+        documents = [an_execution(work.name, **work.spec) for work in works]
+        self.world.apply({"apiVersion": "v1", "kind": "List", "items": documents})
+        uids = {w.name: self.sight.until(w.name, bool)["metadata"]["uid"] for w in works}
+        for work in works:
+            for errand in work.errands:
+                self._errand(work.name, errand)
+        kept = [work for work in works if "delete" not in work.errands]
+        wrong = [work.wrong(self.sight.until(work.name, is_finished, 90)) for work in kept]
+        names = [work.name for work in works]
+        self.world.kubectl("delete", "executions", "--wait=false", "--ignore-not-found", *names)
+        for work in works:
+            self.sight.until(work.name, lambda o: o is None, 90)
+        assert not any(wrong), "\n".join(filter(None, wrong))
+        for work in works:
+            self._ran_once(work.name, uids[work.name], ran=work.succeeded == "True")
+
+    def _errand(self, name: str, errand: str) -> None:
+        self.sight.until(name, runs, 90)
+        if errand == "extend":
+            self.world.patch("execution", name, {"spec": {"activeDeadlineSeconds": 300}})
+        elif errand == "terminate":
+            self.world.patch("execution", name, {"spec": {"desiredState": "Terminated"}})
+        else:
+            self.world.delete("execution", name)
+
+    def _ran_once(self, name: str, uid: str, *, ran: bool) -> None:
+        count = sum(tape.starts(uid) for tape in self.tapes.values())
+        assert count == 1 if ran else count <= 1, f"{name} was started {count} times"
+
+    def judge(self) -> None:
+        """Nothing ran twice, nothing recorded has changed, nothing is left, what runs runs on."""
+        assert doubles(self.tapes) == {}
+        assert self.sight.broken == []
+        for node, sandbox in self.standing.items():
+            seen = self.sight.objects[f"stands-{node}"]
+            assert Sandbox.of(self.world.witness(node), seen["metadata"]["uid"]) == sandbox, node
+        self.only_standing_left()
+
+    def only_standing_left(self) -> None:
+        """On every node there is what stands, and nothing else."""
+        wanted = {
+            node: {
+                "containers": [self.standing[node].id] if node in self.standing else [],
+                **{"volumes": [], "loops": [], "disks": []},
+            }
+            for node in self.nodes
+        }
+
+        def same() -> bool:
+            found = {node: self.world.left_on(node) for node in self.nodes}
+            for left in found.values():
+                left.pop("launches")
+            return found == wanted
+
+        eventually(f"left on the nodes is {wanted}", same)
+
+    def end_standing(self) -> None:
+        """End what ran through it all: its output is whole, each line there once."""
+        for node in self.nodes:
+            name = f"stands-{node}"
+            self.world.patch("execution", name, {"spec": {"desiredState": "Terminated"}})
+            seen = self.sight.until(name, is_finished)
+            assert verdict(seen)[:2] == ("False", "Cancelled"), verdict(seen)
+            assert not seen["status"]["output"].get("incomplete"), seen["status"]["output"]
+            out = output(self.world.stack, node, seen["metadata"]["uid"])
+            last = int(out.split()[-1])
+            assert out == numbers(last), f"{name}: lines missing or doubled"
+            self.world.delete("execution", name, wait=True)
+        self.standing.clear()
+
+
+def runs(seen: Object | None) -> bool:
+    """Whether an Execution is said to run."""
+    reason = condition(seen, "Succeeded").get("reason")
+    return reason == "Running" or condition(seen, "Ready").get("status") == "True"
+
+
+class _Unix(http.client.HTTPConnection):
+    def __init__(self, path: Path) -> None:
+        super().__init__("localhost", timeout=20)
+        self._path = str(path)
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(20)
+        self.sock.connect(self._path)
+
+
+def ask_agent(stack: Stack, node: str, path: str) -> bytes:
+    """GET from an agent's Unix socket."""
+    connection = _Unix(stack.agent_run(node) / "agent.sock")
+    with contextlib.closing(connection):
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        body = answer.read()
+        assert answer.status == 200, body
+        return body
+
+
+def output(stack: Stack, node: str, uid: str) -> str:
+    """All of an Execution's stdout."""
+    return ask_agent(stack, node, f"/v1/executions/{uid}/output/stdout").decode()
+
+
+@contextlib.contextmanager
+def arena_of(world: World, folder: Path, *parts: str) -> Iterator[Arena]:
+    """An arena in the world's namespace, with traps in these parts."""
+    stack = world.stack
+    kubectl = [stack.kubectl, "--kubeconfig", str(stack.kubeconfig)]
+    witnesses = {node: world.witness(node) for node in stack.nodes()}
+    keeper = Keeper(stack, {part: Trap(folder, part) for part in parts})
+    with tapes(witnesses, stack.installation) as running:
+        sight = Sight(kubectl, world.namespace)
+        keeper.start()
+        try:
+            yield Arena(world, sight, running, keeper)
+        finally:
+            keeper.close()
+            sight.close()

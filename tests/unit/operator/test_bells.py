@@ -1,0 +1,168 @@
+import asyncio
+
+import pytest
+
+from fakes.agent import FakeAgent
+from isolet.base.clock import FixedClock
+from isolet.operator.bells import Bells, Sweep
+from isolet.operator.cache import ObjectCache
+from isolet.operator.index import Index
+from isolet.operator.kube import CLASSES, EXECUTIONS, NODES, OURS, PROCESSES, Key
+from isolet.operator.nodes import Nodes
+from isolet.operator.observe import ClassShelf
+from isolet.operator.queue import WorkQueue
+from isolet.wire.execution import ExecutionObserved, Step
+
+
+def an_execution(name, namespace="ns", node=None, created="2026-01-01T00:00:00Z"):
+    metadata = {
+        "name": name,
+        "namespace": namespace,
+        "uid": f"{namespace}-{name}",
+        "creationTimestamp": created,
+        "resourceVersion": "1",
+    }
+    return {"metadata": metadata, "spec": {"nodeName": node} if node else {}}
+
+
+def a_node(name="n", **spec):
+    metadata = {"name": name, "uid": f"uid-{name}", "resourceVersion": "1"}
+    return {"metadata": metadata, "spec": {"endpoint": "unix:///x", **spec}}
+
+
+def key(name, namespace="ns"):
+    return Key("Execution", namespace, name)
+
+
+NODE = Key("ExecutionNode", "", "n")
+
+
+class World:
+    def __init__(self):
+        clock = FixedClock()
+        self.queue = WorkQueue(clock)
+        self.index = Index()
+        self.agent = FakeAgent("n")
+        self.nodes = Nodes(lambda _: self.agent, clock, self.index, lambda _: None, lambda _: None)
+        self.sweep = Sweep(self.index, self.queue.add, chunk=2, pause=0.001)
+        cache = ObjectCache(OURS)
+        self.bells = Bells(self.queue, self.index, self.nodes, ClassShelf(cache), self.sweep)
+        self.bells.leading = True
+
+    def put(self, kind, obj):
+        metadata = obj["metadata"]
+        where = Key(kind.kind, metadata.get("namespace", ""), metadata["name"])
+        self.bells.object_changed(kind, where, obj)
+
+    def rung(self):
+        found = []
+        while (taken := self.queue.schedule.take(0)) is not None:
+            found.append(taken)
+            self.queue.schedule.done(taken)
+        return found
+
+
+@pytest.fixture
+def world():
+    return World()
+
+
+def test_an_object_rings_itself(world):
+    world.put(EXECUTIONS, an_execution("a"))
+    world.put(PROCESSES, an_execution("job"))
+    assert world.rung() == [key("a"), Key("Process", "ns", "job")]
+
+
+def test_a_standby_rings_nothing_and_knows_everything(world):
+    world.bells.leading = False
+    world.put(EXECUTIONS, an_execution("a"))
+    world.put(NODES, a_node())
+    assert (world.rung(), list(world.index.waiting)) == ([], [key("a")])
+
+
+def test_a_change_of_a_nodes_spec_rings_what_is_bound_to_it(world):
+    world.put(NODES, a_node())
+    world.put(EXECUTIONS, an_execution("a", node="n"))
+    world.put(EXECUTIONS, an_execution("b", node="other"))
+    world.rung()
+    world.put(NODES, {**a_node(), "status": {"bootID": "x"}})
+    assert world.rung() == [NODE], "its status concerns nobody"
+    world.put(NODES, a_node(unschedulable=True))
+    assert world.rung() == [key("a"), NODE]
+    world.bells.object_changed(NODES, NODE, None)
+    assert world.rung() == [key("a"), NODE]
+
+
+async def test_an_agent_that_comes_or_goes_rings_what_is_bound_to_it_once(world):
+    contacts = []
+    world.bells.contact_changed = lambda: contacts.append(1)
+    world.put(NODES, a_node())
+    world.put(EXECUTIONS, an_execution("a", node="n"))
+    world.nodes.lead()
+    world.bells.node_contact("n")
+    world.rung()
+    contacts.clear()
+    world.nodes.link("n")._hear()
+    world.bells.node_contact("n")
+    assert world.rung() == [key("a")]
+    world.bells.node_contact("n")
+    assert world.rung() == []
+    world.nodes.clock.advance(60)
+    world.bells.node_contact("n")
+    assert world.rung() == [key("a")]
+    assert len(contacts) == 2
+    await world.nodes.close()
+
+
+def test_a_record_rings_its_object(world):
+    record = ExecutionObserved(
+        uid="u", namespace="ns", name="a", sequence=1, spec_digest="", step=Step.RUNNING
+    )
+    world.bells.record_changed(record)
+    world.bells.record_changed(record.model_copy(update={"name": "", "namespace": ""}))
+    assert world.rung() == [key("a")]
+
+
+async def swept(world):
+    task = asyncio.create_task(world.sweep.run())
+    await asyncio.sleep(0.05)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    return world.rung()
+
+
+async def test_a_class_that_changes_has_every_waiting_object_looked_at(world):
+    for name in "abc":
+        world.put(EXECUTIONS, an_execution(name))
+    world.rung()
+    world.put(CLASSES, {"metadata": {"name": "standard"}})
+    assert world.rung() == [Key("ExecutionClass", "", "standard")]
+    assert sorted(await swept(world)) == [key("a"), key("b"), key("c")]
+
+
+async def test_a_sweep_is_fair_between_namespaces(world):
+    for i in range(5):
+        world.put(EXECUTIONS, an_execution(f"x{i}", "many", created=f"2026-01-01T00:00:0{i}Z"))
+    world.put(EXECUTIONS, an_execution("late", "few", created="2026-01-02T00:00:00Z"))
+    assert [k.namespace for k in world.sweep.order()[:2]] == ["many", "few"]
+
+
+async def test_what_was_bound_meanwhile_is_not_swept(world):
+    for i in range(4):
+        world.put(EXECUTIONS, an_execution(f"x{i}"))
+    world.rung()
+    world.sweep.pause = 0.02
+    world.sweep.want()
+    task = asyncio.create_task(world.sweep.run())
+    await asyncio.sleep(0.005)
+    for i in (2, 3):
+        world.index.put(key(f"x{i}"), an_execution(f"x{i}", node="n"))
+    await asyncio.sleep(0.06)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert world.rung() == [key("x0"), key("x1")]
+
+
+def test_without_waiting_objects_there_is_no_sweep(world):
+    world.sweep.want()
+    assert not world.sweep._wanted.is_set()

@@ -6,9 +6,14 @@ from isolet.wire.process import Code, StagedFile
 
 async def test_all_in_one(runner, request_of):
     request = request_of(
-        "sh", "-c", 'cat; cat in/a; echo "$A"; mkdir out; echo 42 > out/r; ls -l in/a; pwd',
-        medium=Medium.DISK, stdin=b"hello\n", env=(EnvVar(name="A", value=b"x"),),
-        files=(StagedFile(path="in/a", content=b"file\n", mode=0o755),), artifacts=("out/*",),
+        "sh",
+        "-c",
+        'cat; cat in/a; echo "$A"; mkdir out; echo 42 > out/r; ls -l in/a; pwd',
+        medium=Medium.DISK,
+        stdin=b"hello\n",
+        env=(EnvVar(name="A", value=b"x"),),
+        files=(StagedFile(path="in/a", content=b"file\n", mode=0o755),),
+        artifacts=("out/*",),
     )
     started = await runner.start(request)
     print(started)
@@ -21,8 +26,13 @@ async def test_all_in_one(runner, request_of):
 
 async def test_inside(runner, request_of, session):
     request = request_of(
-        "sh", "-c", 'cat; cat in/a; echo err >&2; sleep 1.5; exit 3', execution_uid=session,
-        stdin=b"hello\n", files=(StagedFile(path="in/a", content=b"file\n"),), artifacts=("in/*",),
+        "sh",
+        "-c",
+        "cat; cat in/a; echo err >&2; sleep 1.5; exit 3",
+        execution_uid=session,
+        stdin=b"hello\n",
+        files=(StagedFile(path="in/a", content=b"file\n"),),
+        artifacts=("in/*",),
     )
     print(await runner.start(request))
     print(await runner.wait("acme", "one"))

@@ -34,7 +34,7 @@ from isolet.agent.operations import (
 from isolet.base import errors, names
 from isolet.plan import reasons
 from isolet.wire.agent_api import AgentAPI
-from isolet.wire.execution import EnvVar, Outcome, Step
+from isolet.wire.execution import EnvVar, Step
 from isolet.wire.node import Stray
 from isolet.wire.process import (
     INTERPRETERS,
@@ -53,6 +53,9 @@ KEEP_SECONDS = 86_400
 
 ONE_SHOT_SCOPE = "one-shot"
 ONE_SHOT_GRACE = timedelta(minutes=30)
+SILENCE_SECONDS = 5.0
+"""How long a one-shot run waits for an engine that does not answer."""
+
 FIRST_LOOK_SECONDS = 0.02
 LONGEST_LOOK_SECONDS = 0.25
 
@@ -281,16 +284,40 @@ class ProcessRunner:
         uid = f"run-{uuid.uuid4()}"
         wanted = ProcessWanted(uid=uid, namespace=ONE_SHOT_SCOPE, name=uid, spec=spec)
         try:
-            seen = await self._agent.put_process(wanted, None)
-            while seen.outcome is None:
-                await asyncio.sleep(FIRST_LOOK_SECONDS)
-                seen = await self._agent.get_process(uid)
-            return await self._result(seen, seen.outcome)
+            seen = await self._ended(wanted)
+        except BaseException:
+            # Also when the caller gives up. The agent goes on removing it for as long as it takes.
+            await asyncio.shield(self._agent.remove_process(uid, None))
+            raise
+        try:
+            return await self._result(seen)
         finally:
-            # Also when the caller gives up: it is cancelled, and the removal is made all the same.
             await asyncio.shield(self._remove(uid))
 
-    async def _result(self, seen: ProcessObserved, outcome: Outcome) -> RunResult:
+    async def _ended(self, wanted: ProcessWanted) -> ProcessObserved:
+        """Have it and wait for its end.
+
+        Raises:
+            Unavailable: it could not be begun, or the engine has been silent for too long.
+        """
+        seen = await self._agent.put_process(wanted, None)
+        clock = asyncio.get_running_loop().time
+        silent_since: float | None = None
+        while seen.outcome is None:
+            await asyncio.sleep(FIRST_LOOK_SECONDS)
+            seen = await self._agent.get_process(wanted.uid)
+            waiting = seen.waiting
+            if waiting is None or waiting.reason != reasons.ENGINE_UNAVAILABLE:
+                silent_since = None
+                continue
+            silent_since = silent_since or clock()
+            if clock() - silent_since >= SILENCE_SECONDS:
+                raise errors.Unavailable(waiting.message, reason=waiting.reason)
+        return seen
+
+    async def _result(self, seen: ProcessObserved) -> RunResult:
+        outcome = seen.outcome
+        assert outcome is not None
         if outcome.reason in _INFRASTRUCTURE:
             raise errors.Unavailable(outcome.message, reason=outcome.reason)
         if outcome.reason == reasons.START_FAILED:

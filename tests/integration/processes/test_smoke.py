@@ -1,7 +1,6 @@
-import asyncio
 
 from isolet.wire.execution import EnvVar, Medium
-from isolet.wire.process import Code, StagedFile
+from isolet.wire.process import StagedFile
 
 
 async def test_all_in_one(runner, request_of):

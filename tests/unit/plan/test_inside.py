@@ -89,7 +89,8 @@ TABLE = {
     "the session's own end takes it along": (
         record(Step.RUNNING), facts(host_outcome=TERMINATED), ends(reasons.EXECUTION_ENDED)),
     "an exit that was seen counts more than what came after": (
-        record(Step.RUNNING), facts(exit_code=0, host_outcome=DESTROYED), ends(reasons.SUCCEEDED, 0)),
+        record(Step.RUNNING), facts(exit_code=0, host_outcome=DESTROYED),
+        ends(reasons.SUCCEEDED, 0)),
     "another code is a failure": (
         record(Step.RUNNING), facts(exit_code=3), ends(reasons.NON_ZERO_EXIT, 3)),
     "a program that never was": (
@@ -129,7 +130,7 @@ def test_the_deadline_on_the_wall_is_kept_on_the_boot_clock():
 
 
 @pytest.mark.parametrize("seed", range(200))
-def test_every_world_ends_with_one_outcome_and_one_run(seed):
+def test_every_world_ends_with_one_outcome_and_one_run(seed):  # noqa: C901
     """Lost replies, restarts without the values, cancels, a dying session: at most one run."""
     rng = random.Random(seed)
     given, runs, begun, host, now = record(), 0, False, None, 0.0

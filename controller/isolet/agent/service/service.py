@@ -76,7 +76,7 @@ class Service(ProcessDoor):
         self._watchers = Watchers(context.store, self._seen, _buried)
         self._node = Node(context, self._watchers.node_changed)
         self._admission = Admission(context, self._node)
-        self._inside = InsideDriver(context, book, self._wake, self._end_host)
+        self._inside = InsideDriver(context, book, self._wake, self._end_host, self._touch)
         own = SandboxDriver(context, self._facts, self._effects)
         self._workers = Workers(
             lambda uid: Worker(

@@ -6,7 +6,7 @@ from datetime import datetime
 from isolet.agent.store import codec, fences
 from isolet.agent.store.base import Tombstone
 from isolet.base import errors
-from isolet.plan.sandbox_model import SandboxRecord
+from isolet.plan.sandbox_model import Kind, SandboxRecord
 from isolet.wire.base import Fence
 
 
@@ -51,21 +51,28 @@ class MemoryStore:
             raise errors.Conflict(f"{record.uid}: a field that never changes was changed")
         return self._keep(record.with_(revision=record.revision + 1))
 
-    async def bury(self, uid: str, *, at: datetime) -> int:
+    async def bury(self, uid: str, *, at: datetime, kind: Kind = Kind.EXECUTION) -> int:
         self._check()
         if uid in self._tombstones:
             old, sequence = self._tombstones[uid]
-            younger = _tombstone(uid, old, max(at, old.buried_at))
+            younger = _tombstone(uid, old, max(at, old.buried_at), kind)
             self._tombstones[uid] = (younger, sequence)
             return sequence
         self._sequence += 1
-        tombstone = _tombstone(uid, self._records.pop(uid, None), at)
+        tombstone = _tombstone(uid, self._records.pop(uid, None), at, kind)
         self._tombstones[uid] = (tombstone, self._sequence)
         return self._sequence
 
     async def tombstone(self, uid: str) -> Tombstone | None:
         self._check()
         return self._tombstones[uid][0] if uid in self._tombstones else None
+
+    async def forget(self, uids: Sequence[str], kind: Kind) -> int:
+        self._check()
+        mine = [u for u in uids if u in self._tombstones and self._tombstones[u][0].kind is kind]
+        for uid in mine:
+            del self._tombstones[uid]
+        return len(mine)
 
     async def purge_tombstones(self, *, before: datetime, limit: int = 4096) -> int:
         self._check()
@@ -109,13 +116,16 @@ def _fixed(record: SandboxRecord) -> tuple[object, ...]:
     return record.namespace, record.name, record.spec_digest, record.created_at
 
 
-def _tombstone(uid: str, source: SandboxRecord | Tombstone | None, at: datetime) -> Tombstone:
+def _tombstone(
+    uid: str, source: SandboxRecord | Tombstone | None, at: datetime, kind: Kind
+) -> Tombstone:
     if source is None:
-        return Tombstone(uid=uid, namespace="", name="", spec_digest="", buried_at=at)
+        return Tombstone(uid=uid, namespace="", name="", spec_digest="", buried_at=at, kind=kind)
     return Tombstone(
         uid=uid,
         namespace=source.namespace,
         name=source.name,
         spec_digest=source.spec_digest,
         buried_at=at,
+        kind=source.kind,
     )

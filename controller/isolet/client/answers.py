@@ -15,6 +15,7 @@ from isolet.base import errors
 from isolet.wire import faults, http
 from isolet.wire.agent_api import Change, OutputChunk
 from isolet.wire.base import Wire
+from isolet.wire.process import Artifact, ArtifactChunk
 
 _M = TypeVar("_M", bound=Wire)
 _SLOW_PARSE = 64 << 10
@@ -121,6 +122,20 @@ def output(headers: Mapping[str, str], data: bytes) -> OutputChunk:
         )
     except (KeyError, ValueError) as problem:
         raise _useless("output without its headers", effect=False) from problem
+
+
+def artifact(headers: Mapping[str, str], path: str, data: bytes) -> ArtifactChunk:
+    """A piece of an artifact: its bytes are the body, the rest is in headers."""
+    try:
+        found = Artifact(
+            path=path,
+            size=int(headers[http.HEADER_ARTIFACT_SIZE]),
+            digest=headers[http.HEADER_ARTIFACT_DIGEST],
+        )
+        offset = int(headers[http.HEADER_OUTPUT_OFFSET])
+    except (KeyError, ValueError) as problem:
+        raise _useless("an artifact without its headers", effect=False) from problem
+    return ArtifactChunk(artifact=found, offset=offset, data=data)
 
 
 def versions(headers: Mapping[str, str]) -> frozenset[int]:

@@ -15,6 +15,7 @@ import aiohttp
 from isolet.base import errors, tls
 from isolet.client import answers
 from isolet.client.connection import BROKEN, Ask, Connection, Timeouts
+from isolet.client.processes import ProcessCalls, checked_uid
 from isolet.wire import http
 from isolet.wire.agent_api import Change, OutputChunk, Snapshot
 from isolet.wire.base import HEADER_FENCE, HEADER_WIRE, WIRE_VERSIONS, Fence, Wire
@@ -31,7 +32,7 @@ _M = TypeVar("_M", bound=Wire)
 _UNSUPPORTED = 415
 
 
-class HTTPAgent:
+class HTTPAgent(ProcessCalls):
     """One node's agent. Use it within one event loop, and close it."""
 
     def __init__(
@@ -70,22 +71,22 @@ class HTTPAgent:
 
     async def put(self, wanted: ExecutionWanted, fence: Fence | None) -> ExecutionObserved:
         """See `AgentAPI.put`."""
-        ask = self._write("PUT", http.execution(_uid(wanted.uid)), fence, wanted)
+        ask = self._write("PUT", http.execution(checked_uid(wanted.uid)), fence, wanted)
         return await self._call(ask, ExecutionObserved)
 
     async def amend(self, uid: str, change: Amendment, fence: Fence | None) -> ExecutionObserved:
         """See `AgentAPI.amend`."""
-        ask = self._write("PATCH", http.execution(_uid(uid)), fence, change)
+        ask = self._write("PATCH", http.execution(checked_uid(uid)), fence, change)
         return await self._call(ask, ExecutionObserved)
 
     async def remove(self, uid: str, fence: Fence | None) -> ExecutionObserved:
         """See `AgentAPI.remove`."""
-        ask = self._write("DELETE", http.execution(_uid(uid)), fence)
+        ask = self._write("DELETE", http.execution(checked_uid(uid)), fence)
         return await self._call(ask, ExecutionObserved)
 
     async def get(self, uid: str) -> ExecutionObserved:
         """See `AgentAPI.get`."""
-        return await self._call(self._read(http.execution(_uid(uid))), ExecutionObserved)
+        return await self._call(self._read(http.execution(checked_uid(uid))), ExecutionObserved)
 
     async def snapshot(self) -> Snapshot:
         """See `AgentAPI.snapshot`."""
@@ -136,7 +137,7 @@ class HTTPAgent:
         """See `AgentAPI.output`; at most 1 MiB at a time."""
         ask = Ask(
             method="GET",
-            path=http.output(_uid(uid), stream),
+            path=http.output(checked_uid(uid), stream),
             query={"offset": str(offset), "limit": str(limit)},
             timeout=self._within(self._timeouts.output),
             streams=True,
@@ -151,7 +152,7 @@ class HTTPAgent:
         seconds = request.timeout_seconds + self._timeouts.exec_grace + len(body) / (1 << 20)
         ask = Ask(
             method="POST",
-            path=http.exec_(_uid(uid)),
+            path=http.exec_(checked_uid(uid)),
             timeout=self._within(seconds),
             effect=True,
             streams=True,
@@ -227,13 +228,6 @@ class HTTPAgent:
 
 def _spoken(ask: Ask, version: int) -> Ask:
     return replace(ask, headers={**ask.headers, HEADER_WIRE: str(version)})
-
-
-def _uid(uid: str) -> str:
-    """The uid, which is going to stand in a path."""
-    if not http.is_uid(uid):
-        raise errors.Invalid(f"{uid[:80]!r} is not a uid", reason="InvalidUid")
-    return uid
 
 
 def _fence(fence: Fence) -> str:

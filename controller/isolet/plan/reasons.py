@@ -16,6 +16,11 @@ OUTPUT_LIMIT_EXCEEDED = "OutputLimitExceeded"
 COMMAND_TIMEOUT = "CommandTimeout"
 CANCELLED = "Cancelled"
 DRAINED = "Drained"
+SANDBOX_DESTROYED = "SandboxDestroyed"
+EXECUTION_ENDED = "ExecutionEnded"
+ARTIFACT_REJECTED = "ArtifactRejected"
+ARTIFACT_TOO_LARGE = "ArtifactTooLarge"
+ARTIFACT_MISSING = "ArtifactMissing"
 
 # The infrastructure failed.
 IMAGE_MISSING = "ImageMissing"
@@ -29,11 +34,16 @@ NODE_LOST = "NodeLost"
 ENGINE_UNAVAILABLE = "EngineUnavailable"
 NODE_STORAGE_FULL = "NodeStorageFull"
 
+# The request cannot be served.
+STILL_RUNNING = "StillRunning"
+NOT_RETAINED = "NotRetained"
+
 # Waiting.
 PREPARING = "Preparing"
 RUNNING = "Running"
 AWAITING_INPUTS = "AwaitingInputs"
 NODE_FULL = "NodeFull"
+AWAITING_EXECUTION = "AwaitingExecution"
 QUARANTINED = "Quarantined"
 CANCEL_REQUESTED = "CancelRequested"
 CANCEL_UNVERIFIED = "CancelUnverified"

@@ -9,12 +9,14 @@ the dispatch and by confirmed removal; it is never repeated unless it is proved 
 from isolet.plan import reasons, sandbox_outcome
 from isolet.plan.sandbox_model import (
     Bury,
+    Collect,
     ContainerFacts,
     Create,
     Decision,
     Dispatch,
     Dispose,
     End,
+    Kind,
     Life,
     Moment,
     RecordEnd,
@@ -42,6 +44,8 @@ OUTPUT_LOOK_SECONDS = 0.5
 STOP_GRACE_SECONDS = 2
 """Between TERM and KILL where the end was asked for."""
 
+_WHAT = {Kind.EXECUTION: "Execution", Kind.PROCESS: "Process"}
+
 _NO_GRACE = frozenset(
     {reasons.DEADLINE_EXCEEDED, reasons.OUTPUT_LIMIT_EXCEEDED, reasons.COMMAND_TIMEOUT}
 )
@@ -66,15 +70,15 @@ def decide(record: SandboxRecord, facts: SandboxFacts, now: Moment) -> Decision:
 def stop_due(record: SandboxRecord, facts: SandboxFacts, now: Moment) -> Stop | None:
     """Why the sandbox should end now, if it should."""
     if facts.overflow:
-        limit = record.spec.resources.output_bytes
+        limit = record.process.output_limit if record.process else None
+        limit = limit or record.spec.resources.output_bytes
         return Stop(
             reason=reasons.OUTPUT_LIMIT_EXCEEDED,
             message=f"stdout and stderr together passed the limit of {limit} bytes",
         )
-    if facts.ended_by_watchdog or _past_deadline(record, now):
+    if facts.ended_by_watchdog or past_deadline(record, now):
         return Stop(
-            reason=reasons.DEADLINE_EXCEEDED,
-            message=f"ran longer than {record.active_deadline_seconds} s",
+            reason=reasons.DEADLINE_EXCEEDED, message=sandbox_outcome.over_deadline(record, now)
         )
     if record.removing or record.state is State.TERMINATED:
         return _asked_to_end(record)
@@ -95,8 +99,12 @@ def _asked_to_end(record: SandboxRecord) -> Stop:
     return Stop(reason=reasons.CANCELLED, message="cancelled before its end")
 
 
-def _past_deadline(record: SandboxRecord, now: Moment) -> bool:
+def past_deadline(record: SandboxRecord, now: Moment) -> bool:
+    """Whether it should be dead by now, or should not even start any more."""
     deadline = record.deadline_boottime()
+    if deadline is None:
+        at = record.process.deadline_at if record.process else None
+        return at is not None and now.wall >= at
     return deadline is not None and record.boot_id == now.boot_id and now.boottime >= deadline
 
 
@@ -211,6 +219,8 @@ def _exited(
 ) -> Decision:
     if not facts.output_done:
         return Decision(look_again_in=OUTPUT_LOOK_SECONDS)
+    if record.process is not None and record.process.globs and not record.process.collected:
+        return Decision(actions=(Collect(),))
     return Decision(actions=(RecordEnd(sandbox_outcome.of_exit(record, facts, seen, now)),))
 
 
@@ -253,8 +263,8 @@ def _conflict(record: SandboxRecord) -> Outcome:
     return Outcome(
         succeeded=False,
         reason=reasons.CONTAINER_CONFLICT,
-        message=f"a container named {record.container_name} exists that is not this Execution's; "
-        "it was left alone: rename or remove it",
+        message=f"a container named {record.container_name} exists that is not this "
+        f"{_WHAT[record.kind]}'s; it was left alone: rename or remove it",
     )
 
 

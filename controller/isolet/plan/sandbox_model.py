@@ -18,6 +18,34 @@ from isolet.wire.execution import (
     Step,
     Waiting,
 )
+from isolet.wire.process import Artifact, ArtifactProblem, OnOverflow
+
+
+class Kind(StrEnum):
+    """What a record is of; also the label of its container."""
+
+    EXECUTION = "execution"
+    PROCESS = "process"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ProcessPart:
+    """What the record of a Process has beside that of any sandbox: names and sizes, no content."""
+
+    host_uid: str | None = None
+    """The Execution it runs in; None for a sandbox of its own."""
+    on_overflow: OnOverflow = OnOverflow.KEEP_TAIL
+    output_limit: int
+    globs: tuple[str, ...] = ()
+    deadline_at: datetime | None = None
+    deadline_at_boottime: float | None = None
+    """`deadline_at` on the clock of the boot in which it was dispatched."""
+    file_sizes: tuple[tuple[str, int], ...] = ()
+    stdin_bytes: int = 0
+    truncated_streams: tuple[str, ...] = ()
+    collected: bool = False
+    artifacts: tuple[Artifact, ...] = ()
+    artifact_problems: tuple[ArtifactProblem, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,6 +72,10 @@ class PinnedSpec:
         """Whether it lives until it is ended, rather than with one command."""
         return not self.program
 
+    def with_retention(self, seconds: int) -> "PinnedSpec":
+        """The same, kept for another time after the end."""
+        return replace(self, retain_seconds=seconds)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stop:
@@ -65,6 +97,9 @@ class SandboxRecord:
     generation: int
     spec_digest: str
     spec: PinnedSpec
+    kind: Kind = Kind.EXECUTION
+    process: ProcessPart | None = None
+    """Set exactly when `kind` is PROCESS."""
     state: State
     stop_reason: str | None = None
     """Why `state` is Terminated when that is not the user's own wish."""
@@ -103,7 +138,11 @@ class SandboxRecord:
         """When it must be dead, on the boot-time clock; None before the dispatch."""
         base = self.started_boottime if self.started_boottime is not None else None
         base = base if base is not None else self.dispatched_boottime
-        return None if base is None else base + self.active_deadline_seconds
+        if base is None:
+            return None
+        cap = self.process.deadline_at_boottime if self.process else None
+        own = base + self.active_deadline_seconds
+        return own if cap is None else min(own, cap)
 
 
 def observed(record: SandboxRecord, deadline_at: datetime | None) -> ExecutionObserved:
@@ -254,6 +293,11 @@ class RemoveContainer:
 
 
 @dataclass(frozen=True, slots=True)
+class Collect:
+    """Digest and keep the files that a Process names, from its stopped workspace."""
+
+
+@dataclass(frozen=True, slots=True)
 class RecordEnd:
     """Record the outcome, once."""
 
@@ -279,6 +323,7 @@ Action = (
     | RecordStop
     | End
     | RemoveContainer
+    | Collect
     | RecordEnd
     | Dispose
     | Bury

@@ -58,11 +58,19 @@ def of_exit(
         return _stopped(
             Stop(
                 reason=reasons.DEADLINE_EXCEEDED,
-                message=f"ran longer than {record.active_deadline_seconds} s",
+                message=over_deadline(record, now),
             ),
             code,
         )
     return _own_exit(record, facts, code)
+
+
+def over_deadline(record: SandboxRecord, now: Moment) -> str:
+    """Which of its two bounds in time a sandbox has passed, in words."""
+    at = record.process.deadline_at if record.process else None
+    if at is not None and now.wall >= at:
+        return f"its deadline, {at.isoformat(timespec='seconds')}, passed"
+    return f"ran longer than {record.active_deadline_seconds} s"
 
 
 def not_started(program: str, why: str) -> str:
@@ -73,7 +81,11 @@ def not_started(program: str, why: str) -> str:
         case "not-executable":
             return f"{program!r} is not an executable file: permission denied"
         case "bad-cwd":
-            return "the working folder does not exist or cannot be entered"
+            return "the working folder does not exist, is outside or cannot be entered"
+        case "no-files":
+            return "its files could not be put into the workspace: is there no room?"
+        case "bad-stdin":
+            return "its input could not be opened"
     return f"the kernel refused to run {program!r} (exec failed, code {why})"
 
 

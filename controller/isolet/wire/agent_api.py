@@ -15,6 +15,13 @@ from isolet.wire.execution import (
     ExecutionWanted,
 )
 from isolet.wire.node import NodeObserved, Stray
+from isolet.wire.process import (
+    ArtifactChunk,
+    FileEntry,
+    ProcessAmendment,
+    ProcessObserved,
+    ProcessWanted,
+)
 
 
 class Snapshot(Wire):
@@ -23,6 +30,7 @@ class Snapshot(Wire):
     epoch: str
     sequence: int
     executions: tuple[ExecutionObserved, ...]
+    processes: tuple[ProcessObserved, ...] = ()
 
 
 class Change(Wire):
@@ -32,6 +40,8 @@ class Change(Wire):
     sequence: int
     execution: ExecutionObserved | None = None
     """The Execution after the change; absent in a bookmark, sent while nothing changes."""
+    process: ProcessObserved | None = None
+    """The Process after the change."""
     node_changed: bool = False
     """The node's own account changed: read it again."""
 
@@ -46,7 +56,88 @@ class OutputChunk(Wire):
     """No more will come after `total_bytes`."""
 
 
-class AgentAPI(Protocol):
+class ProcessAPI(Protocol):
+    """What an agent does about Processes, and about files of live sessions."""
+
+    async def put_process(self, wanted: ProcessWanted, fence: Fence | None) -> ProcessObserved:
+        """Want this Process; answers with what is. May be repeated.
+
+        Raises:
+            Fenced, Conflict, Refused, Unavailable: as `AgentAPI.put`.
+            Invalid: an argument or value that cannot be passed on.
+            NotFound: its Execution is not here.
+            Conflict: its Execution is no running session (`NotRunning`, `NotASession`).
+            Unavailable: too many Processes run in its Execution (`TooManyProcesses`).
+        """
+        ...
+
+    async def amend_process(
+        self, uid: str, change: ProcessAmendment, fence: Fence | None
+    ) -> ProcessObserved:
+        """Cancel or dispose. Raises NotFound, Fenced."""
+        ...
+
+    async def remove_process(self, uid: str, fence: Fence | None) -> ProcessObserved:
+        """Want nothing left of `uid`, record, output and artifacts included; see `remove`."""
+        ...
+
+    async def forget_processes(self, uids: Sequence[str], fence: Fence | None) -> int:
+        """Drop the tombstones of removed Processes, so that their uids may be used again.
+
+        For an owner that reuses ids on purpose; returns how many were dropped.
+        """
+        ...
+
+    async def get_process(self, uid: str) -> ProcessObserved:
+        """One Process; see `get`. Raises NotFound."""
+        ...
+
+    async def process_output(
+        self, uid: str, stream: Literal["stdout", "stderr"], offset: int, limit: int
+    ) -> OutputChunk:
+        """Stored bytes, live while it runs. With KeepTail, offsets count from the first kept byte.
+
+        Raises:
+            NotFound: no such Process.
+        """
+        ...
+
+    async def read_artifact(self, uid: str, path: str, offset: int, limit: int) -> ArtifactChunk:
+        """A piece of a kept artifact, or of any file of the workspace while that is retained.
+
+        Raises:
+            NotFound: no such Process or file.
+            Conflict: it has not ended (`StillRunning`).
+            Refused: `ArtifactRejected` (no plain file below the workspace), `ArtifactTooLarge`.
+        """
+        ...
+
+    async def put_file(self, uid: str, path: str, content: bytes, mode: int) -> None:
+        """Write a file into the workspace of a running session.
+
+        Raises:
+            NotFound, Conflict: no such session, or it does not run.
+            Invalid: the path is not normalised and relative.
+            Refused: a link or other thing in the path (`ArtifactRejected`), no room
+                (`WorkspaceFull`).
+        """
+        ...
+
+    async def get_file(self, uid: str, path: str) -> bytes:
+        """Read a file of a running session, at most its output bound.
+
+        Raises:
+            NotFound: no such session or file.
+            Refused: `ArtifactRejected`, `ArtifactTooLarge`.
+        """
+        ...
+
+    async def list_files(self, uid: str, path: str) -> Sequence[FileEntry]:
+        """Entries of a folder ("" is the workspace) of a running session."""
+        ...
+
+
+class AgentAPI(ProcessAPI, Protocol):
     """What an agent does for its callers."""
 
     async def put(self, wanted: ExecutionWanted, fence: Fence | None) -> ExecutionObserved:

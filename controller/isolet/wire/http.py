@@ -8,9 +8,10 @@ import re
 from pydantic import Field
 
 from isolet.wire.base import Wire
-from isolet.wire.execution import UID_PATTERN, ExecRequest, ExecResult
+from isolet.wire.execution import UID_PATTERN, ExecRequest, ExecResult, Uid
 from isolet.wire.faults import Fault
 from isolet.wire.node import Stray
+from isolet.wire.process import FileEntry
 
 NO_SUCH_PATH = "NoSuchPath"
 """Reason of a 404 for a path, as opposed to one for a thing: an older agent, or another server."""
@@ -18,6 +19,8 @@ INTERNAL_ERROR = "InternalError"
 UNSUPPORTED_WIRE_VERSION = "UnsupportedWireVersion"
 
 EXECUTIONS = "/v1/executions"
+PROCESSES = "/v1/processes"
+PROCESSES_FORGET = "/v1/processes:forget"
 WATCH = "/v1/watch"
 NODE = "/v1/node"
 STRAYS_REMOVE = "/v1/strays:remove"
@@ -30,6 +33,8 @@ HEADER_WIRE_VERSIONS = "Isolet-Wire-Versions"
 HEADER_OUTPUT_OFFSET = "Isolet-Output-Offset"
 HEADER_OUTPUT_TOTAL = "Isolet-Output-Total"
 HEADER_OUTPUT_COMPLETE = "Isolet-Output-Complete"
+HEADER_ARTIFACT_SIZE = "Isolet-Artifact-Size"
+HEADER_ARTIFACT_DIGEST = "Isolet-Artifact-Digest"
 
 JSON = "application/json"
 NDJSON = "application/x-ndjson"
@@ -46,6 +51,8 @@ MAX_OUTPUT_CHUNK = 1 << 20
 MAX_BODY = 64 << 10
 MAX_WANTED_BODY = 16 << 20
 """A command line and environment of 2 MiB, each character escaped as six."""
+MAX_PROCESS_BODY = 64 << 20
+"""Files and input of 16 MiB each as base64, and a command line."""
 MAX_STDIN = 64 << 20
 MAX_EXEC_BODY = 96 << 20
 """64 MiB of stdin or output as base64, and the command line."""
@@ -93,6 +100,49 @@ def output(uid: str, stream: str) -> str:
 def exec_(uid: str) -> str:
     """Path that runs a command in a session."""
     return f"{EXECUTIONS}/{uid}/exec"
+
+
+def process(uid: str) -> str:
+    """Path of one Process."""
+    return f"{PROCESSES}/{uid}"
+
+
+def process_output(uid: str, stream: str) -> str:
+    """Path of a stored output stream of a Process."""
+    return f"{PROCESSES}/{uid}/output/{stream}"
+
+
+def artifact(uid: str) -> str:
+    """Path of an artifact, whose own path is in the query."""
+    return f"{PROCESSES}/{uid}/artifact"
+
+
+def file(uid: str) -> str:
+    """Path of a file of a session, whose own path is in the query."""
+    return f"{EXECUTIONS}/{uid}/file"
+
+
+def files(uid: str) -> str:
+    """Path that lists a folder of a session."""
+    return f"{EXECUTIONS}/{uid}/files"
+
+
+class ForgetRequest(Wire):
+    """Body of `POST /v1/processes:forget`."""
+
+    uids: tuple[Uid, ...] = Field(max_length=1000)
+
+
+class ForgetAnswer(Wire):
+    """Its answer: how many tombstones were dropped."""
+
+    forgotten: int
+
+
+class FilesAnswer(Wire):
+    """Answer of a listing."""
+
+    entries: tuple[FileEntry, ...]
 
 
 class StraysRequest(Wire):

@@ -15,6 +15,7 @@ from isolet.agent.policy.model import NodePolicy
 from isolet.base import envnames, imageref
 from isolet.wire.execution import EnvVar, ExecRequest, ExecutionSpec, ExecutionWanted, Medium
 from isolet.wire.node import Amounts
+from isolet.wire.process import ProcessSpec
 
 MAX_ARGUMENT_BYTES = 131_071
 """Linux' MAX_ARG_STRLEN without the NUL: for one argument, and for one NAME=value."""
@@ -88,6 +89,15 @@ def exec_violations(request: ExecRequest) -> tuple[Violation, ...]:
         *_strings(request.command, request.env),
         *_environment(request.env),
         *_cwd(request.cwd),
+    )
+
+
+def process_violations(spec: ProcessSpec) -> tuple[Violation, ...]:
+    """All that stands against running a Process, its sandbox apart."""
+    return (
+        *_bounds(ProcessSpec, spec),
+        *_strings(spec.argv(), spec.env),
+        *_environment(spec.env),
     )
 
 

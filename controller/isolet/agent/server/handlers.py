@@ -10,6 +10,7 @@ from aiohttp import web
 from isolet.agent.server import parse
 from isolet.agent.server.auth import Right
 from isolet.agent.server.metrics import ServerMetrics
+from isolet.agent.server.process_handlers import ProcessHandlers, output_answer
 from isolet.agent.server.streams import Streams
 from isolet.base import errors
 from isolet.wire import http
@@ -52,6 +53,7 @@ class Handlers:
         self._limits = limits
         self._metrics = metrics
         self._large = asyncio.Semaphore(limits.large_bodies)
+        self._processes = ProcessHandlers(api, limits.pace, self._large)
         self.streams = Streams(
             most=limits.streams,
             max_age_seconds=limits.stream_age_seconds,
@@ -73,6 +75,7 @@ class Handlers:
             ("POST", one + "/exec", Right.EXEC, self.exec),
             ("GET", http.NODE, Right.READ, self.node),
             ("POST", http.STRAYS_REMOVE, Right.WANT, self.remove_strays),
+            *self._processes.routes(),
         )
 
     def probes(self) -> tuple[Route, ...]:
@@ -121,13 +124,7 @@ class Handlers:
         offset = parse.integer(request, "offset", 0)
         limit = parse.integer(request, "limit", http.MAX_OUTPUT_CHUNK, least=1)
         chunk = await self._api.output(uid, stream, offset, min(limit, http.MAX_OUTPUT_CHUNK))
-        headers = {
-            "Content-Type": http.BYTES,
-            http.HEADER_OUTPUT_OFFSET: str(chunk.offset),
-            http.HEADER_OUTPUT_TOTAL: str(chunk.total_bytes),
-            http.HEADER_OUTPUT_COMPLETE: "true" if chunk.complete else "false",
-        }
-        return web.Response(body=chunk.data, headers=headers)
+        return output_answer(chunk)
 
     async def exec(self, request: web.Request) -> web.StreamResponse:
         """`POST /v1/executions/{uid}/exec`."""

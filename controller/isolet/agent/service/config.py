@@ -6,6 +6,10 @@ from isolet.base import names
 from isolet.plan.sandbox_model import SandboxRecord
 from isolet.wire.execution import Medium
 
+MAIN_FILES = "run-files"
+MAIN_STDIN = "run-stdin"
+"""What a Process is given beside its script: files to unpack, and its input."""
+
 MAIN_SCRIPT = "run"
 """The launch script of the main program in that folder."""
 
@@ -19,7 +23,7 @@ _MIB = 1 << 20
 
 
 def sandbox(record: SandboxRecord, *, installation: str, launch_folder: str) -> SandboxConfig:
-    """The whole container of one Execution. No argument and no env value is in it."""
+    """The whole container of one Execution or Process. No argument and no env value is in it."""
     spec = record.spec
     nproc = spec.resources.pids + OWN_PROCESSES
     return SandboxConfig(
@@ -46,7 +50,7 @@ def labels(record: SandboxRecord, installation: str) -> dict[str, str]:
     """What is written on container and volume: whose it is and which spec it was made for."""
     return {
         names.LABEL_INSTALLATION: installation,
-        names.LABEL_KIND: "execution",
+        names.LABEL_KIND: record.kind.value,
         names.LABEL_UID: record.uid,
         names.LABEL_NAMESPACE: record.namespace,
         names.LABEL_NAME: record.name,

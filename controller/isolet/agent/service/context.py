@@ -9,6 +9,7 @@ from isolet.agent.engine.base import Engine
 from isolet.agent.policy.model import NodePolicy
 from isolet.agent.service.ports import Disks, Launches
 from isolet.agent.store.base import Store
+from isolet.agent.workspace.artifacts import ArtifactFolders
 from isolet.base import names
 from isolet.base.clock import Clock
 from isolet.plan.sandbox_model import Moment
@@ -38,6 +39,11 @@ class Context:
     proof_of_runtime: Callable[[int], bool]
     """Whether the host process of a sandbox is the sandboxing runtime's (its pid is given)."""
     starts: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(CREATES_AT_ONCE))
+
+    @property
+    def artifacts(self) -> ArtifactFolders:
+        """Where kept files of Processes lie."""
+        return ArtifactFolders(self.state / "artifacts")
 
     def moment(self) -> Moment:
         """Now."""

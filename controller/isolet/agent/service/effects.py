@@ -6,21 +6,22 @@ labels is adopted, and the store changes by compare-and-set.
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 from isolet.agent import deadlines
 from isolet.agent.deadline_book import DeadlineBook
 from isolet.agent.engine import config as engine_config
-from isolet.agent.engine.base import Container, SandboxConfig, Status
-from isolet.agent.service import config
+from isolet.agent.engine.base import Container, SandboxConfig, Status, Stream
+from isolet.agent.service import collect, config
 from isolet.agent.service.context import Context
 from isolet.agent.service.facts import Facts
 from isolet.agent.service.inputs import Inputs
-from isolet.agent.service.output import OutputFiles
+from isolet.agent.service.output import files_of
 from isolet.agent.steps import AgentStep
-from isolet.base import errors, steps
+from isolet.base import errors, names, steps
 from isolet.plan import reasons, sandbox_model
-from isolet.plan.sandbox_model import SandboxRecord
+from isolet.plan.sandbox_model import Kind, Moment, ProcessPart, SandboxRecord
 from isolet.wire.execution import Medium, Outcome, Step
 
 DEATH_SECONDS = 5.0
@@ -47,6 +48,7 @@ class Effects:
             sandbox_model.RecordStop: self._record_stop,
             sandbox_model.End: self._end,
             sandbox_model.RemoveContainer: self._remove_unstarted,
+            sandbox_model.Collect: self._collect,
             sandbox_model.RecordEnd: self._record_outcome,
             sandbox_model.Dispose: self._dispose,
             sandbox_model.Bury: self._bury,
@@ -94,7 +96,7 @@ class Effects:
         volume = await context.engine.create_volume(name, labels, options)
         if volume.labels != labels:
             raise errors.Conflict(
-                f"a volume named {name} exists that is not this Execution's; it was left alone",
+                f"a volume named {name} exists that is not this record's; it was left alone",
                 reason=reasons.CONTAINER_CONFLICT,
             )
         if volume.options != options:
@@ -119,6 +121,7 @@ class Effects:
             boot_id=now.boot_id,
             dispatched_at=now.wall,
             dispatched_boottime=now.boottime,
+            process=on_boot_clock(record.process, now),
             waiting=None,
         )
         steps.reach(AgentStep.DISPATCH_BEFORE)
@@ -233,6 +236,13 @@ class Effects:
         await self._context.engine.remove(record.container_name)
         return record
 
+    async def _collect(self, record: SandboxRecord, _: object) -> SandboxRecord:
+        steps.reach(AgentStep.COLLECT_BEFORE)
+        part = await collect.from_stopped(self._context, record)
+        stored = await self._context.store.update(record.with_(process=part))
+        steps.reach(AgentStep.COLLECT_AFTER)
+        return stored
+
     async def _record_outcome(
         self, record: SandboxRecord, action: sandbox_model.RecordEnd
     ) -> SandboxRecord:
@@ -247,6 +257,8 @@ class Effects:
                 outcome=outcome,
                 waiting=None,
                 output=self._facts.output(record),
+                process=with_cut_streams(self._context, record),
+                updated_at=now.wall,
                 boot_id=now.boot_id,
                 ended_at=now.wall,
                 ended_boottime=now.boottime,
@@ -269,7 +281,12 @@ class Effects:
             steps.reach(AgentStep.DISPOSE_DISK_AFTER)
         context.launches.remove(record.uid)
         stored = await context.store.update(
-            record.with_(step=Step.DISPOSED, nothing_left=True, waiting=None)
+            record.with_(
+                step=Step.DISPOSED,
+                nothing_left=True,
+                waiting=None,
+                updated_at=context.clock.now(),
+            )
         )
         steps.reach(AgentStep.DISPOSED_AFTER)
         return stored
@@ -284,7 +301,11 @@ class Effects:
             seen = await engine.inspect(record.container_name)
         except errors.NotFound:
             return
-        if self._facts.is_ours(seen, record):
+        # An older sandbox of the same Process id, whose record is gone, goes with it.
+        is_old = record.kind is Kind.PROCESS and names.labels_match(
+            seen.labels, self._context.installation, record.uid
+        )
+        if is_old or self._facts.is_ours(seen, record):
             await engine.remove(seen.id)
 
     async def _remove_volume(self, record: SandboxRecord) -> None:
@@ -295,7 +316,8 @@ class Effects:
 
     async def _bury(self, record: SandboxRecord, _: object) -> None:
         context = self._context
-        OutputFiles(context.output_folder(record.uid)).delete()
+        files_of(record, context.output_folder(record.uid)).delete()
+        context.artifacts.remove(record.uid)
         await context.store.bury(record.uid, at=context.clock.now())
         steps.reach(AgentStep.BURY_AFTER)
 
@@ -309,6 +331,23 @@ class Effects:
         entry = deadline_entry(record, pid)
         if entry is not None:
             await self._book.put(entry)
+
+
+def on_boot_clock(part: ProcessPart | None, now: Moment) -> ProcessPart | None:
+    """With the wall time of its deadline on this boot's clock, which no step moves."""
+    if part is None or part.deadline_at is None:
+        return part
+    left = (part.deadline_at - now.wall).total_seconds()
+    return replace(part, deadline_at_boottime=now.boottime + left)
+
+
+def with_cut_streams(context: Context, record: SandboxRecord) -> ProcessPart | None:
+    """With the names of the streams of which only the end is kept."""
+    if record.process is None:
+        return None
+    files = files_of(record, context.output_folder(record.uid))
+    cut = tuple(stream.value for stream in Stream if files.was_cut(stream))
+    return replace(record.process, truncated_streams=cut)
 
 
 def deadline_entry(record: SandboxRecord, pid: int = 0) -> deadlines.Deadline | None:

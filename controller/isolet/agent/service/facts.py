@@ -13,7 +13,7 @@ from isolet.agent.service.context import Context
 from isolet.agent.service.events import EventLog
 from isolet.agent.service.images import Images
 from isolet.agent.service.inputs import Inputs
-from isolet.agent.service.output import Follower, OutputFiles
+from isolet.agent.service.output import Follower, cap_of, files_of
 from isolet.base import errors, names
 from isolet.plan.sandbox_model import ContainerFacts, Life, SandboxFacts, SandboxRecord, Seen
 from isolet.wire.execution import Medium, OutputFacts, Step
@@ -117,7 +117,7 @@ class Facts:
         )
 
     def is_ours(self, container: Container, record: SandboxRecord) -> bool:
-        """Whether the container is this very Execution's: installation, uid and spec digest."""
+        """Whether the container is this very record's: installation, uid and spec digest."""
         return (
             names.labels_match(container.labels, self._context.installation, record.uid)
             and container.labels.get(names.LABEL_SPEC_DIGEST) == record.spec_digest
@@ -151,8 +151,8 @@ class Facts:
         if follower is None:
             follower = Follower(
                 self._context.engine,
-                OutputFiles(self._context.output_folder(record.uid)),
-                cap=record.spec.resources.output_bytes,
+                files_of(record, self._context.output_folder(record.uid)),
+                cap=cap_of(record),
                 nonce=self._context.nonce(record.uid, config.MAIN_SCRIPT),
                 wake=lambda: self._wake(record.uid),
             )

@@ -6,19 +6,20 @@ They never reach the store. An agent that restarts before the start finds them i
 
 from isolet.agent.service import config
 from isolet.agent.service.context import Context
-from isolet.agent.workspace import script
+from isolet.agent.workspace import archive, script
 from isolet.wire.execution import EnvVar, ExecutionSpec
+from isolet.wire.process import ProcessSpec
 
 GUARD_MARGIN_SECONDS = 5
 """How long after the longest possible life the guard inside ends the sandbox."""
 
 
 class Inputs:
-    """The launch script of each sandbox that has not started yet."""
+    """The launch script of each sandbox that has not started yet, and what goes with it."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._scripts: dict[str, bytes] = {}
+        self._held: dict[str, dict[str, bytes]] = {}
 
     def keep(self, uid: str, spec: ExecutionSpec) -> None:
         """Have the launch of `uid` at hand.
@@ -26,25 +27,36 @@ class Inputs:
         Raises:
             Invalid: an argument or value that cannot be passed on (see `script`).
         """
-        self._scripts[uid] = launch_script(spec, self._context.nonce(uid, config.MAIN_SCRIPT))
+        nonce = self._context.nonce(uid, config.MAIN_SCRIPT)
+        self._held[uid] = {config.MAIN_SCRIPT: launch_script(spec, nonce)}
+
+    def keep_process(self, uid: str, spec: ProcessSpec, user: str) -> None:
+        """Have the launch of a Process with a sandbox of its own at hand. Raises Invalid."""
+        nonce = self._context.nonce(uid, config.MAIN_SCRIPT)
+        guard = spec.lifetime_seconds() + GUARD_MARGIN_SECONDS
+        names = (config.MAIN_SCRIPT, config.MAIN_FILES, config.MAIN_STDIN)
+        self._held[uid] = process_launch(spec, user, nonce, names, guard_seconds=guard)
 
     def at_hand(self, uid: str) -> bool:
-        """Whether the sandbox could be started with what is here."""
+        """Whether the sandbox could be started with what is here.
+
+        The script is laid down last: where it lies, all lies.
+        """
         return (
-            uid in self._scripts
-            or (self._context.launches.folder(uid) / config.MAIN_SCRIPT).exists()
+            uid in self._held or (self._context.launches.folder(uid) / config.MAIN_SCRIPT).exists()
         )
 
     def lay_down(self, uid: str) -> None:
-        """Put the script where the sandbox will find it."""
-        content = self._scripts.get(uid)
-        if content is not None:
-            self._context.launches.write(uid, config.MAIN_SCRIPT, content)
+        """Put everything where the sandbox will find it."""
+        held = self._held.get(uid, {})
+        for name in sorted(held, key=lambda name: name == config.MAIN_SCRIPT):
+            self._context.launches.write(uid, name, held[name])
 
     def forget(self, uid: str) -> None:
-        """Drop the script: it has been read, or never will be."""
-        self._scripts.pop(uid, None)
-        self._context.launches.remove_file(uid, config.MAIN_SCRIPT)
+        """Drop everything: it has been read, or never will be."""
+        self._held.pop(uid, None)
+        for name in (config.MAIN_SCRIPT, config.MAIN_FILES, config.MAIN_STDIN):
+            self._context.launches.remove_file(uid, name)
 
 
 def launch_script(spec: ExecutionSpec, nonce: str) -> bytes:
@@ -54,6 +66,36 @@ def launch_script(spec: ExecutionSpec, nonce: str) -> bytes:
     return script.build(
         script.Launch(argv=argv, env=env_pairs(spec.env), nonce=nonce, guard_seconds=lifetime)
     )
+
+
+def process_launch(
+    spec: ProcessSpec,
+    user: str,
+    nonce: str,
+    names: tuple[str, str, str],
+    *,
+    guard_seconds: int | None,
+) -> dict[str, bytes]:
+    """Script, files and input of a Process, under these three names of its launch folder."""
+    script_name, files_name, stdin_name = names
+    launch = script.Launch(
+        argv=spec.argv(),
+        env=env_pairs(spec.env),
+        cwd=f"/workspace/{spec.cwd}".rstrip("/"),
+        nonce=nonce,
+        guard_seconds=guard_seconds,
+        files=files_name if spec.files else None,
+        stdin=stdin_name if spec.stdin else None,
+        confined=bool(spec.cwd),
+    )
+    held = {script_name: script.build(launch)}
+    if spec.files:
+        uid, gid = config.user_ids(user)
+        files = [(file.path, file.mode, file.content) for file in spec.files]
+        held[files_name] = archive.pack(files, uid, gid)
+    if spec.stdin:
+        held[stdin_name] = spec.stdin
+    return held
 
 
 def env_pairs(env: tuple[EnvVar, ...]) -> tuple[tuple[str, bytes], ...]:

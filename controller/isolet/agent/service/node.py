@@ -23,7 +23,7 @@ _log = log.get("agent.node")
 
 def allocated(records: Sequence[SandboxRecord]) -> Amounts:
     """What is promised to sandboxes that are not yet confirmed gone. Pure."""
-    live = [record for record in records if not record.nothing_left]
+    live = [r for r in records if not r.nothing_left and not (r.process and r.process.host_uid)]
     return Amounts(
         cpu_millis=sum(r.spec.resources.cpu_millis for r in live if r.outcome is None),
         memory_bytes=sum(r.spec.resources.memory_bytes for r in live if r.outcome is None),

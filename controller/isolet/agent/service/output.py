@@ -14,11 +14,13 @@ from pathlib import Path
 from typing import BinaryIO
 
 from isolet.agent.engine.base import Engine, Stream
+from isolet.agent.service.tail import TailFiles
 from isolet.agent.workspace import control
 from isolet.agent.workspace.control import ControlLines
 from isolet.base import errors, log
-from isolet.plan.sandbox_model import Control
+from isolet.plan.sandbox_model import Control, SandboxRecord
 from isolet.wire.execution import OutputFacts
+from isolet.wire.process import OnOverflow
 
 READ_LIMIT_SECONDS = 120.0
 """A log that cannot be read to its end in this time is marked incomplete."""
@@ -60,6 +62,14 @@ class OutputFiles:
         except FileNotFoundError:
             return 0, b"", 0
 
+    def sink(self, stream: Stream) -> "HeadSink":
+        """For what comes."""
+        return HeadSink(self, stream)
+
+    def was_cut(self, stream: Stream) -> bool:
+        """Whether only the end is kept: here it never is."""
+        return False
+
     def sync(self) -> None:
         """Have what is stored on disk."""
         for stream in Stream:
@@ -76,7 +86,7 @@ class OutputFiles:
             self.folder.rmdir()
 
 
-class _Sink:
+class HeadSink:
     """One stream on its way into its file."""
 
     def __init__(self, files: OutputFiles, stream: Stream) -> None:
@@ -86,12 +96,12 @@ class _Sink:
         self._stream = stream
         self._file: BinaryIO | None = None
 
-    def take(self, data: bytes, room: int) -> bool:
+    def take(self, data: bytes, room: int | None) -> bool:
         """Store what is new and fits; False when there was more than fits."""
         skipped = min(self._skip, len(data))
         self._skip -= skipped
         new = data[skipped:]
-        kept = new[:room]
+        kept = new if room is None else new[:room]
         if kept:
             if self._file is None:
                 self._file = self._files.open(self._stream)
@@ -105,26 +115,56 @@ class _Sink:
         return self._skip > 0
 
     def close(self) -> None:
+        """Let go of the file."""
         if self._file is not None:
             self._file.close()
             self._file = None
 
 
+Files = OutputFiles | TailFiles
+
+
+def files_of(record: SandboxRecord, folder: Path) -> Files:
+    """Where and how the output of this record is stored."""
+    part = record.process
+    if part is None or part.on_overflow is not OnOverflow.KEEP_TAIL:
+        return OutputFiles(folder)
+    # What runs inside a session has its output in a file that is never rotated.
+    exact = record.spec.resources.output_bytes if part.host_uid is None else 1 << 62
+    return TailFiles(folder, limit=part.output_limit, exact_up_to=exact)
+
+
+def cap_of(record: SandboxRecord) -> int | None:
+    """The bound on both streams together; None where each keeps its end."""
+    if record.process is None:
+        return record.spec.resources.output_bytes
+    if record.process.on_overflow is OnOverflow.KEEP_TAIL:
+        return None
+    return record.process.output_limit
+
+
 class Follower:
     """Copies one container's log while it runs and to its end.
 
-    `wake` is called when something a decision depends on has changed: the control line, overflow.
+    `cap` is for both streams together; None: `files` bound themselves. `wake` is called when
+    something a decision depends on has changed: the control line, overflow.
     """
 
     def __init__(
-        self, engine: Engine, files: OutputFiles, *, cap: int, nonce: str, wake: Callable[[], None]
+        self,
+        engine: Engine,
+        files: Files,
+        *,
+        cap: int | None,
+        nonce: str,
+        wake: Callable[[], None],
     ) -> None:
         self._engine = engine
         self._files = files
         self._cap = cap
         self._nonce = nonce
         self._wake = wake
-        self._sinks = {stream: _Sink(files, stream) for stream in Stream}
+        self._sinks = {stream: files.sink(stream) for stream in Stream}
         self._frames = dict.fromkeys(Stream, 0)
         self._control_lines = ControlLines(nonce)
         self._task: asyncio.Task[None] | None = None
@@ -214,8 +254,10 @@ class Follower:
         return self._store(stream, data)
 
     def _store(self, stream: Stream, data: bytes) -> bool:
-        room = self._cap - sum(sink.stored for sink in self._sinks.values())
-        if data and not self._sinks[stream].take(data, max(0, room)):
+        room = None
+        if self._cap is not None:
+            room = max(0, self._cap - sum(sink.stored for sink in self._sinks.values()))
+        if data and not self._sinks[stream].take(data, room):
             self.overflow = True
             self._wake()
             return False
@@ -244,7 +286,7 @@ class Follower:
         return OutputFacts(
             stdout_bytes=sizes[Stream.STDOUT],
             stderr_bytes=sizes[Stream.STDERR],
-            truncated=self.overflow,
+            truncated=self.overflow or any(self._files.was_cut(stream) for stream in Stream),
             incomplete=self.incomplete,
             stdout_tail=self.tail(Stream.STDOUT, tail_bytes),
             stderr_tail=self.tail(Stream.STDERR, tail_bytes),

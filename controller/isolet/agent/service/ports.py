@@ -57,3 +57,7 @@ class Launches(Protocol):
     def remove(self, uid: str) -> None:
         """Remove the folder; gone is not an error."""
         ...
+
+    def list(self) -> Sequence[str]:
+        """The uids that have a folder."""
+        ...

@@ -9,22 +9,28 @@ from isolet.agent import deadlines
 from isolet.agent.deadline_book import DeadlineBook
 from isolet.agent.engine.base import EngineEvent, Stream
 from isolet.agent.policy import checks
-from isolet.agent.service import records
+from isolet.agent.service import process_records, records
+from isolet.agent.service.admission import Admission
 from isolet.agent.service.context import Context
+from isolet.agent.service.door import ProcessDoor
 from isolet.agent.service.effects import Effects, deadline_entry
 from isolet.agent.service.events import EventLog
 from isolet.agent.service.facts import Facts, oldest
 from isolet.agent.service.images import Images
 from isolet.agent.service.inputs import Inputs
-from isolet.agent.service.node import Node, allocated
+from isolet.agent.service.inside import InsideDriver
+from isolet.agent.service.inside_look import is_inside
+from isolet.agent.service.live_files import LiveFiles
+from isolet.agent.service.node import Node
 from isolet.agent.service.output import OutputFiles
+from isolet.agent.service.processes import Processes
 from isolet.agent.service.sessions import Overran, Sessions
 from isolet.agent.service.watchers import Watchers
-from isolet.agent.service.worker import Worker, Workers
-from isolet.agent.steps import AgentStep
-from isolet.base import errors, log, names, steps
+from isolet.agent.service.worker import SandboxDriver, Worker, Workers
+from isolet.agent.store.base import Tombstone
+from isolet.base import errors, log, names
 from isolet.plan import reasons
-from isolet.plan.sandbox_model import SandboxRecord, Stop, observed
+from isolet.plan.sandbox_model import Kind, SandboxRecord, Stop, observed
 from isolet.wire.agent_api import Change, OutputChunk, Snapshot
 from isolet.wire.base import Fence
 from isolet.wire.execution import (
@@ -32,11 +38,11 @@ from isolet.wire.execution import (
     ExecRequest,
     ExecResult,
     ExecutionObserved,
-    ExecutionSpec,
     ExecutionWanted,
     Step,
 )
 from isolet.wire.node import NodeObserved, Stray
+from isolet.wire.process import ProcessObserved
 
 TOMBSTONE_LIFE = timedelta(hours=25)
 """Tombstones fence replays for at least 24 h."""
@@ -51,7 +57,7 @@ three events that would each cost a look, for every command in a session."""
 _log = log.get("agent.service")
 
 
-class Service:
+class Service(ProcessDoor):
     """Implements `isolet.wire.agent_api.AgentAPI` on one node."""
 
     def __init__(self, context: Context, book: DeadlineBook) -> None:
@@ -67,14 +73,23 @@ class Service:
         self._facts = Facts(context, Images(context.engine), self._inputs, self._events, self._wake)
         self._effects = Effects(context, self._facts, self._inputs, book)
         self._sessions = Sessions(context)
-        self._watchers = Watchers(context.store, self._observed, records.buried)
+        self._watchers = Watchers(context.store, self._seen, _buried)
         self._node = Node(context, self._watchers.node_changed)
+        self._admission = Admission(context, self._node)
+        self._inside = InsideDriver(context, book, self._wake, self._end_host, self._touch)
+        own = SandboxDriver(context, self._facts, self._effects)
         self._workers = Workers(
-            lambda uid: Worker(uid, context, self._facts, self._effects, self._watchers.changed)
+            lambda uid: Worker(
+                uid, context, lambda r: self._inside if is_inside(r) else own, self._told_of
+            )
+        )
+        super().__init__(
+            Processes(
+                context, self._admission, self._inputs, self._facts, self._inside, self._told
+            ),
+            LiveFiles(context),
         )
         self._background: list[asyncio.Task[None]] = []
-        self._admission = asyncio.Lock()
-        self._draining = False
         self._was_connected = False
 
     # Life of the agent.
@@ -88,6 +103,7 @@ class Service:
         for record in records:
             if deadlines.ended_by_watchdog(journal, record.container_name, self._context.boot_id):
                 self._facts.watchdog_ended(record.uid)
+                self._inside.watchdog_ended(record)
         entries = (deadline_entry(record) for record in records)
         await self._book.replace([entry for entry in entries if entry is not None])
         for record in records:
@@ -109,7 +125,7 @@ class Service:
 
     def stop_admitting(self) -> None:
         """Take no new Execution from now on; what runs goes on."""
-        self._draining = True
+        self._admission.stop()
 
     async def close(self) -> None:
         """Let go of everything; sandboxes run on."""
@@ -117,6 +133,7 @@ class Service:
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)
         await self._workers.close()
+        await self._inside.close()
         await self._facts.close()
 
     # What callers ask.
@@ -128,8 +145,9 @@ class Service:
         record = await self._context.store.get(wanted.uid)
         if record is None:
             record = await self._admit(wanted, digest)
-        elif record.spec_digest != digest:
+        elif record.spec_digest != digest or record.kind is not Kind.EXECUTION:
             raise errors.Conflict(f"{wanted.uid} is known here with another spec")
+        records.require_not_over(record)
         if record.step is Step.RECORDED and record.outcome is None:
             self._inputs.keep(wanted.uid, wanted.spec)
         record = await self._apply(record, records.mutable(wanted))
@@ -147,6 +165,7 @@ class Service:
         await self._obey(fence)
         store = self._context.store
         while (record := await store.get(uid)) is not None:
+            self._an_execution(record)
             if record.removing:
                 break
             try:
@@ -173,7 +192,7 @@ class Service:
         """See AgentAPI."""
         record = await self._context.store.get(uid)
         if record is not None:
-            return self._observed(record)
+            return self._observed(self._an_execution(record))
         tombstone = await self._context.store.tombstone(uid)
         if tombstone is None:
             raise errors.NotFound(f"no Execution {uid} on this node")
@@ -186,7 +205,8 @@ class Service:
         return Snapshot(
             epoch=self._context.store.epoch,
             sequence=newest,
-            executions=tuple(self._observed(record) for record in records),
+            executions=tuple(self._observed(r) for r in records if r.kind is Kind.EXECUTION),
+            processes=tuple(self._processes.observed(r) for r in records if r.process),
         )
 
     def watch(self, after: int) -> AsyncIterator[Change]:
@@ -221,7 +241,9 @@ class Service:
             await self._destroy(uid, error.reason, error.message)
             raise
         except asyncio.CancelledError:
-            if not self._draining:  # An agent that is being replaced leaves sessions alone.
+            if (
+                not self._admission.stopped
+            ):  # An agent that is being replaced leaves sessions alone.
                 await self._destroy(uid, reasons.CANCELLED, "a command in it was aborted")
             raise
         finally:
@@ -247,45 +269,23 @@ class Service:
         record = await self._context.store.get(uid)
         if record is None:
             raise errors.NotFound(f"no Execution {uid} on this node")
+        return self._an_execution(record)
+
+    def _an_execution(self, record: SandboxRecord) -> SandboxRecord:
+        if record.kind is not Kind.EXECUTION:
+            raise errors.NotFound(f"{record.uid} is a Process, no Execution")
         return record
 
     async def _admit(self, wanted: ExecutionWanted, digest: str) -> SandboxRecord:
-        """The first time a uid is heard of: policy, room, then a durable record."""
-        if self._draining:
-            raise errors.Unavailable("the agent is shutting down", reason="ShuttingDown")
-        problems = checks.wanted_violations(
-            wanted, self._context.policy, image_names=self._node.names_of(wanted.spec.image)
+        """The first time a uid is heard of."""
+        names_ = self._admission.image_names(wanted.spec.image)
+        context = self._context
+        return await self._admission.sandbox(
+            wanted.spec,
+            checks.wanted_violations(wanted, context.policy, image_names=names_),
+            lambda: self._inputs.keep(wanted.uid, wanted.spec),
+            lambda: records.new(wanted, digest, context.installation, context.clock.now()),
         )
-        if problems:
-            raise errors.Refused("; ".join(map(str, problems)), reason="NodePolicy")
-        self._check_qualified(wanted.spec)
-        async with self._admission:
-            lack = checks.room(
-                self._context.policy, allocated(await self._context.store.list()), wanted.spec
-            )
-            if lack:
-                raise errors.Unavailable(lack, reason=reasons.NODE_FULL, retry_after=5.0)
-            # In memory before it is durable: the worker that finds the record needs it.
-            self._inputs.keep(wanted.uid, wanted.spec)
-            steps.reach(AgentStep.RECORD_BEFORE)
-            record = await self._context.store.add(
-                records.new(wanted, digest, self._context.installation, self._context.clock.now())
-            )
-            steps.reach(AgentStep.RECORD_AFTER)
-        return record
-
-    def _check_qualified(self, spec: ExecutionSpec) -> None:
-        qualified = self._node.qualification
-        if spec.runtime not in qualified.runtimes:
-            why = next((c.message for c in qualified.conditions if c.status != "True"), "not yet")
-            raise errors.Unavailable(
-                f"runtime {spec.runtime} is not qualified on this node: {why}",
-                reason="RuntimeUnqualified",
-            )
-        if spec.workspace.medium.value not in qualified.media:
-            raise errors.Unavailable(
-                "Disk workspaces cannot be made on this node", reason="DiskUnqualified"
-            )
 
     async def _apply(self, record: SandboxRecord, change: Amendment) -> SandboxRecord:
         """Write what is mutable, if it differs; Terminated is one-way."""
@@ -340,9 +340,22 @@ class Service:
             )
         )
 
+    def _seen(self, record: SandboxRecord) -> ExecutionObserved | ProcessObserved:
+        return self._processes.observed(record) if record.process else self._observed(record)
+
     def _told(self, record: SandboxRecord) -> None:
         self._watchers.changed()
         self._workers.ensure(record.uid)
+
+    def _told_of(self) -> None:
+        """A worker has changed a record: those that run inside of it look too."""
+        self._watchers.changed()
+        for uid in self._inside.live():
+            self._workers.wake(uid)
+
+    async def _end_host(self, uid: str, stop: Stop) -> None:
+        """Have a session ended for what a Process in it did."""
+        await self._edit(uid, stop=stop)
 
     def _wake(self, uid: str) -> None:
         self._workers.wake(uid)
@@ -367,3 +380,9 @@ class Service:
             except errors.IsoletError as error:
                 _log.warning("tombstones not purged", extra={"reason": error.reason})
             await asyncio.sleep(PURGE_SECONDS)
+
+
+def _buried(tombstone: Tombstone, sequence: int) -> ExecutionObserved | ProcessObserved:
+    if tombstone.kind is Kind.PROCESS:
+        return process_records.buried(tombstone, sequence)
+    return records.buried(tombstone, sequence)

@@ -7,6 +7,9 @@ from isolet.agent.store.base import Store, Tombstone
 from isolet.plan.sandbox_model import SandboxRecord
 from isolet.wire.agent_api import Change
 from isolet.wire.execution import ExecutionObserved
+from isolet.wire.process import ProcessObserved
+
+Observed = ExecutionObserved | ProcessObserved
 
 BOOKMARK_SECONDS = 5.0
 """How often a quiet stream says that it lives."""
@@ -18,8 +21,8 @@ class Watchers:
     def __init__(
         self,
         store: Store,
-        observed: Callable[[SandboxRecord], ExecutionObserved],
-        buried: Callable[[Tombstone, int], ExecutionObserved],
+        observed: Callable[[SandboxRecord], Observed],
+        buried: Callable[[Tombstone, int], Observed],
     ) -> None:
         self._store = store
         self._observed = observed
@@ -57,8 +60,11 @@ class Watchers:
         finally:
             self._streams.discard(wake)
 
-    def _change(self, sequence: int, execution: ExecutionObserved) -> Change:
-        return Change(epoch=self._store.epoch, sequence=sequence, execution=execution)
+    def _change(self, sequence: int, seen: Observed) -> Change:
+        epoch = self._store.epoch
+        if isinstance(seen, ProcessObserved):
+            return Change(epoch=epoch, sequence=sequence, process=seen)
+        return Change(epoch=epoch, sequence=sequence, execution=seen)
 
 
 async def _wait(wake: asyncio.Event) -> None:

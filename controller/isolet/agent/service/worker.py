@@ -7,19 +7,51 @@ that one bad sandbox (a quarantined slot) never stops the node.
 
 import asyncio
 from collections.abc import Callable
+from typing import Protocol
 
 from isolet.agent.service.context import Context
 from isolet.agent.service.effects import Effects
 from isolet.agent.service.facts import Facts
 from isolet.base import errors, log
 from isolet.plan import reasons, sandbox
-from isolet.plan.sandbox_model import SandboxRecord
+from isolet.plan.sandbox_model import Action, Decision, SandboxRecord
 from isolet.wire.execution import Waiting
 
 FIRST_BACKOFF_SECONDS = 0.2
 LONGEST_BACKOFF_SECONDS = 30.0
 SETTLED_LOOK_SECONDS = 300.0
 """A sandbox with nothing to do is looked at this often all the same."""
+
+
+class Driver(Protocol):
+    """Looks, decides and performs for records of one form."""
+
+    async def decide(self, record: SandboxRecord) -> Decision:
+        """What to do now."""
+        ...
+
+    async def perform(self, action: Action, record: SandboxRecord) -> SandboxRecord | None:
+        """Do one action; returns the record afterwards, None once it is buried."""
+        ...
+
+    async def drop(self, uid: str) -> None:
+        """Forget one that is buried."""
+        ...
+
+
+class SandboxDriver:
+    """Drives what has a sandbox of its own."""
+
+    def __init__(self, context: Context, facts: Facts, effects: Effects) -> None:
+        self._context = context
+        self._facts = facts
+        self.perform = effects.perform
+        self.drop = facts.drop
+
+    async def decide(self, record: SandboxRecord) -> Decision:
+        """Look, then ask the plan."""
+        facts = await self._facts.gather(record)
+        return sandbox.decide(record, facts, self._context.moment())
 
 
 class Worker:
@@ -29,14 +61,13 @@ class Worker:
         self,
         uid: str,
         context: Context,
-        facts: Facts,
-        effects: Effects,
+        driver: Callable[[SandboxRecord], Driver],
         changed: Callable[[], None],
     ) -> None:
         self._uid = uid
         self._context = context
-        self._facts = facts
-        self._effects = effects
+        self._driver = driver
+        self._last: Driver | None = None
         self._changed = changed
         self._wake = asyncio.Event()
         self._backoff = 0.0
@@ -52,7 +83,8 @@ class Worker:
             self._wake.clear()
             delay = await self._guarded_pass()
             if delay is None:
-                await self._facts.drop(self._uid)
+                if self._last is not None:
+                    await self._last.drop(self._uid)
                 return
             await self._sleep(delay)
 
@@ -86,11 +118,11 @@ class Worker:
         record = await self._context.store.get(self._uid)
         if record is None:
             return None
-        facts = await self._facts.gather(record)
-        decision = sandbox.decide(record, facts, self._context.moment())
+        driver = self._last = self._driver(record)
+        decision = await driver.decide(record)
         for action in decision.actions:
             before = record
-            after = await self._effects.perform(action, record)
+            after = await driver.perform(action, record)
             if after is None:
                 self._changed()
                 return None
@@ -100,7 +132,7 @@ class Worker:
             if record.outcome is not None and before.outcome is None:
                 break  # The rest of the plan was for a sandbox that is to live.
         if decision.actions:
-            return 0.0
+            return decision.look_again_in or 0.0
         await self._tell_waiting(record, decision.waiting)
         return decision.look_again_in or SETTLED_LOOK_SECONDS
 

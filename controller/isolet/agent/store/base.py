@@ -1,4 +1,4 @@
-"""The agent's store: one record an Execution, changed by compare-and-set.
+"""The agent's store: one record an Execution or Process, changed by compare-and-set.
 
 It says what is owned and which step was reached; the engine's list says what exists. One agent
 holds a state folder at a time (a lock on a file in it), and the folder must be on a local file
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
-from isolet.plan.sandbox_model import SandboxRecord
+from isolet.plan.sandbox_model import Kind, SandboxRecord
 from isolet.wire.base import Fence
 
 
@@ -23,6 +23,7 @@ class Tombstone:
     name: str
     spec_digest: str
     buried_at: datetime
+    kind: Kind = Kind.EXECUTION
 
 
 class Store(Protocol):
@@ -59,16 +60,20 @@ class Store(Protocol):
         """
         ...
 
-    async def bury(self, uid: str, *, at: datetime) -> int:
+    async def bury(self, uid: str, *, at: datetime, kind: Kind = Kind.EXECUTION) -> int:
         """Replace the record by a tombstone in one transaction; returns the sequence of that.
 
-        Burying a uid that has no record writes the tombstone all the same. Burying again keeps the
-        tombstone and its sequence, and at most makes it younger.
+        Burying a uid that has no record writes a tombstone of `kind` all the same. Burying again
+        keeps the tombstone and its sequence, and at most makes it younger.
         """
         ...
 
     async def tombstone(self, uid: str) -> Tombstone | None:
         """The tombstone of `uid`, if it has one."""
+        ...
+
+    async def forget(self, uids: Sequence[str], kind: Kind) -> int:
+        """Drop the tombstones of these uids that are of `kind`; returns how many there were."""
         ...
 
     async def purge_tombstones(self, *, before: datetime, limit: int = 4096) -> int:

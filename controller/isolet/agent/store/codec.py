@@ -16,7 +16,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from isolet.agent.store.base import Tombstone
 from isolet.base import errors
-from isolet.plan.sandbox_model import SandboxRecord
+from isolet.plan.sandbox_model import Kind, SandboxRecord
 
 COLUMNS = (
     "uid",
@@ -31,7 +31,7 @@ COLUMNS = (
 )
 """Fields that are columns; `body` holds all others."""
 
-TOMBSTONE_COLUMNS = ("uid", "namespace", "name", "spec_digest", "buried_at")
+TOMBSTONE_COLUMNS = ("uid", "namespace", "name", "spec_digest", "buried_at", "kind")
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _ADAPTER = TypeAdapter(SandboxRecord)
@@ -119,7 +119,8 @@ class Decoder:
 def tombstone(row: Sequence[Any]) -> Tombstone:
     """The tombstone of a row of TOMBSTONE_COLUMNS."""
     values: Mapping[str, Any] = dict(zip(TOMBSTONE_COLUMNS, row, strict=True))
-    return Tombstone(**{**values, "buried_at": from_micros(values["buried_at"])})
+    buried_at = from_micros(values["buried_at"])
+    return Tombstone(**{**values, "buried_at": buried_at, "kind": Kind(values["kind"])})
 
 
 def to_micros(at: datetime) -> int:

@@ -20,7 +20,7 @@ from isolet.agent.store import codec, fences, folder, migrations
 from isolet.agent.store.base import Tombstone
 from isolet.agent.store.writer import Transaction, Writer
 from isolet.base import errors
-from isolet.plan.sandbox_model import SandboxRecord
+from isolet.plan.sandbox_model import Kind, SandboxRecord
 from isolet.wire.base import Fence
 
 _BUSY_MILLISECONDS = 5000
@@ -29,7 +29,7 @@ _TOMBSTONE = ", ".join(codec.TOMBSTONE_COLUMNS)
 _CHANGED = f"""
     SELECT 'record', {_RECORD} FROM records WHERE sequence > ?
     UNION ALL
-    SELECT 'tombstone', {_TOMBSTONE}, 0, 0, 0, sequence, '' FROM tombstones WHERE sequence > ?
+    SELECT 'tombstone', {_TOMBSTONE}, 0, 0, sequence, '' FROM tombstones WHERE sequence > ?
     UNION ALL
     SELECT 'newest', '', '', '', '', 0, 0, 0, 0, sequence, '' FROM meta
     ORDER BY 10"""
@@ -144,7 +144,7 @@ class SQLiteStore:
 
         return await self._writer.do(change)
 
-    async def bury(self, uid: str, *, at: datetime) -> int:
+    async def bury(self, uid: str, *, at: datetime, kind: Kind = Kind.EXECUTION) -> int:
         """Replace the record by a tombstone; returns the sequence of that.
 
         Burying again keeps the tombstone and its sequence, and only makes it younger.
@@ -159,15 +159,18 @@ class SQLiteStore:
                 )
                 return int(old[0][0])
             known = await transaction.run(
-                "DELETE FROM records WHERE uid = ? RETURNING namespace, name, spec_digest", uid
+                "DELETE FROM records WHERE uid = ?"
+                " RETURNING namespace, name, spec_digest, json_extract(body, '$.kind')",
+                uid,
             )
-            facts = known[0] if known else ("", "", "")
+            *facts, of = known[0] if known else ("", "", "", kind.value)
             sequence = transaction.next_sequence()
             await transaction.run(
-                f"INSERT INTO tombstones ({_TOMBSTONE}, sequence) VALUES (?, ?, ?, ?, ?, ?)",
+                f"INSERT INTO tombstones ({_TOMBSTONE}, sequence) VALUES (?, ?, ?, ?, ?, ?, ?)",
                 uid,
                 *facts,
                 when,
+                of,
                 sequence,
             )
             return sequence
@@ -180,6 +183,18 @@ class SQLiteStore:
         """The tombstone of `uid`, if it has one."""
         rows = self._read(f"SELECT {_TOMBSTONE} FROM tombstones WHERE uid = ?", uid)
         return codec.tombstone(rows[0]) if rows else None
+
+    async def forget(self, uids: Sequence[str], kind: Kind) -> int:
+        """Drop the tombstones of these uids that are of `kind`; returns how many there were."""
+
+        async def change(transaction: Transaction) -> int:
+            gone = 0
+            for uid in uids:
+                sql = "DELETE FROM tombstones WHERE uid = ? AND kind = ? RETURNING uid"
+                gone += len(await transaction.run(sql, uid, kind.value))
+            return gone
+
+        return await self._writer.do(change)
 
     async def purge_tombstones(self, *, before: datetime, limit: int = 4096) -> int:
         """Forget the oldest tombstones buried before then, at most `limit`; returns how many."""
@@ -204,7 +219,7 @@ class SQLiteStore:
         newest = next(row for row in rows if row[0] == "newest")
         return (
             tuple(self._decoder.decode(row[1:]) for row in rows if row[0] == "record"),
-            tuple(codec.tombstone(row[1:6]) for row in rows if row[0] == "tombstone"),
+            tuple(codec.tombstone(row[1:7]) for row in rows if row[0] == "tombstone"),
             int(newest[9]),
         )
 

@@ -18,6 +18,8 @@ class Why(StrEnum):
     MISSING = "missing"
     NOT_EXECUTABLE = "not-executable"
     BAD_CWD = "bad-cwd"
+    NO_FILES = "no-files"
+    BAD_STDIN = "bad-stdin"
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,9 @@ that only this sandbox mounts, so that no value is ever in the container's confi
 
 1. forks the lifetime guard, if asked to: left to PID 1, or the program would own a child that it
    never made; by `kill -9 1`, which also ends a sandbox whose PID 1 was stopped;
-2. changes to the working folder, exports the environment, finds the program; if it cannot run,
-   one line `<nonce> start-failed <why>` on stdout and exit 126 or 127;
+2. unpacks the files given, changes to the working folder, opens the input given, exports the
+   environment, finds the program; if it cannot run, one line `<nonce> start-failed <why>` on stdout
+   and exit 126 or 127;
 3. writes `<nonce> started` and becomes the program. If the kernel refuses that after all (a bad
    interpreter, a foreign binary, too many bytes) `<nonce> exec-failed <code>` follows, so that a
    program's own 126 or 127 is told apart. `isolet.agent.workspace.control` reads these lines.
@@ -66,8 +67,26 @@ exit "$1"
 }
 """
 
+_FILES = b"""\
+tar -xpf %(files)s -C /workspace >/dev/null 2>&1 || isolet_fail no-files 126
+"""
+
+# The shell's own idea of where it is may still hold a link: `pwd -P` asks the kernel.
+_CONFINE = b"""\
+case "$(pwd -P)/" in /workspace/*) ;; *) isolet_fail bad-cwd 126 ;; esac
+"""
+
+# Opened before `started` is said: from then on the file may be taken away.
+_STDIN = b"""\
+[ -r %(stdin)s ] || isolet_fail bad-stdin 126
+exec <%(stdin)s
+"""
+
 _PREPARE = b"""\
 cd %(cwd)s 2>/dev/null || isolet_fail bad-cwd 126
+"""
+
+_CLEAN = b"""\
 unset OLDPWD PWD SHLVL _
 """
 
@@ -110,6 +129,12 @@ class Launch:
     nonce: str
     guard_seconds: int | None = None
     """End the whole sandbox after this long; None forks no guard. Takes two processes."""
+    files: str | None = None
+    """Name of a tar archive in the launch folder, unpacked into the workspace by the user."""
+    stdin: str | None = None
+    """Name of a file in the launch folder that the program reads; None: what the engine gives."""
+    confined: bool = False
+    """Whether the working folder must lie in the workspace, links followed."""
 
 
 def session(maximum_seconds: int) -> tuple[str, ...]:
@@ -132,7 +157,11 @@ def build(launch: Launch) -> bytes:
         b"" if launch.guard_seconds is None else _GUARD % launch.guard_seconds,
         _FAIL % {b"nonce": nonce},
         _RUN % {b"nonce": nonce, b"exec": _exec(argv[1:], special)},
+        b"" if launch.files is None else _FILES % {b"files": _place(launch.files)},
         _PREPARE % {b"cwd": _quote(_encode(launch.cwd))},
+        _CONFINE if launch.confined else b"",
+        b"" if launch.stdin is None else _STDIN % {b"stdin": _place(launch.stdin)},
+        _CLEAN,
         _exports(plain),
         _start(argv[0]),
     ]
@@ -162,6 +191,11 @@ def validate(launch: Launch) -> None:
         )
     if "=" in launch.argv[0] and any(_is_shells_own(name) for name, _ in launch.env):
         raise errors.Invalid("command[0]: a program with `=` in its name and shell variables")
+
+
+def _place(name: str) -> bytes:
+    """A file of the launch folder as a word."""
+    return _quote(f"{MOUNT_POINT}/{name}".encode())
 
 
 def _pairs(env: Iterable[tuple[str, bytes]]) -> Iterable[tuple[str, bytes]]:

@@ -1,0 +1,111 @@
+"""The first time a uid is heard of: policy, qualification, room, then a durable record."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from isolet.agent.policy import checks
+from isolet.agent.service.context import Context
+from isolet.agent.service.node import Node, allocated
+from isolet.agent.steps import AgentStep
+from isolet.base import errors, steps
+from isolet.plan import reasons
+from isolet.plan.sandbox_model import SandboxRecord
+from isolet.wire.execution import ExecutionSpec
+
+MAX_INSIDE = 16
+"""Processes at a time in one session."""
+
+
+class Admission:
+    """Lets work in, one at a time, so that the room that was seen is still there."""
+
+    def __init__(self, context: Context, node: Node) -> None:
+        self._context = context
+        self._node = node
+        self._lock = asyncio.Lock()
+        self.stopped = False
+
+    def stop(self) -> None:
+        """Let nothing new in from now on."""
+        self.stopped = True
+
+    def image_names(self, image: str) -> Sequence[str]:
+        """Names under which the node has an image, for the policy."""
+        return self._node.names_of(image)
+
+    async def sandbox(
+        self,
+        spec: ExecutionSpec,
+        problems: Sequence[checks.Violation],
+        keep: Callable[[], None],
+        record: Callable[[], SandboxRecord],
+    ) -> SandboxRecord:
+        """Make the record of something with a sandbox of its own.
+
+        `keep` has its inputs at hand: in memory before the record is durable, since the worker that
+        finds the record needs them.
+
+        Raises:
+            Refused: the node's policy (`NodePolicy`).
+            Unavailable: the node has no room or cannot take work.
+        """
+        self._require_open(problems)
+        self._check_qualified(spec)
+        async with self._lock:
+            lack = checks.room(
+                self._context.policy, allocated(await self._context.store.list()), spec
+            )
+            if lack:
+                raise errors.Unavailable(lack, reason=reasons.NODE_FULL, retry_after=5.0)
+            return await self._add(keep, record)
+
+    async def inside(
+        self,
+        host_uid: str,
+        problems: Sequence[checks.Violation],
+        keep: Callable[[], None],
+        record: Callable[[], SandboxRecord],
+    ) -> SandboxRecord:
+        """Make the record of a Process in a session, which has its room already."""
+        self._require_open(problems)
+        async with self._lock:
+            others = [
+                r
+                for r in await self._context.store.list()
+                if r.process and r.process.host_uid == host_uid and r.outcome is None
+            ]
+            if len(others) >= MAX_INSIDE:
+                raise errors.Unavailable(
+                    f"{MAX_INSIDE} Processes run in this Execution already",
+                    reason="TooManyProcesses",
+                    retry_after=5.0,
+                )
+            return await self._add(keep, record)
+
+    async def _add(
+        self, keep: Callable[[], None], record: Callable[[], SandboxRecord]
+    ) -> SandboxRecord:
+        keep()
+        steps.reach(AgentStep.RECORD_BEFORE)
+        added = await self._context.store.add(record())
+        steps.reach(AgentStep.RECORD_AFTER)
+        return added
+
+    def _require_open(self, problems: Sequence[checks.Violation]) -> None:
+        if self.stopped:
+            raise errors.Unavailable("the agent is shutting down", reason="ShuttingDown")
+        if problems:
+            raise errors.Refused("; ".join(map(str, problems)), reason="NodePolicy")
+
+    def _check_qualified(self, spec: ExecutionSpec) -> None:
+        qualified = self._node.qualification
+        if spec.runtime not in qualified.runtimes:
+            why = next((c.message for c in qualified.conditions if c.status != "True"), "not yet")
+            raise errors.Unavailable(
+                f"runtime {spec.runtime} is not qualified on this node: {why}",
+                reason="RuntimeUnqualified",
+            )
+        if spec.workspace.medium.value not in qualified.media:
+            raise errors.Unavailable(
+                "Disk workspaces cannot be made on this node", reason="DiskUnqualified"
+            )

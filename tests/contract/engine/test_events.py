@@ -10,7 +10,7 @@ async def read_until(bench, since, last, container_id):
     """Events of one container up to the action `last`."""
     seen = []
     events = bench.engine.events(since=since, installation=bench.installation)
-    async with asyncio.timeout(15), contextlib.aclosing(events):
+    async with asyncio.timeout(60), contextlib.aclosing(events):
         async for event in events:
             if event.container_id == container_id:
                 seen.append(event)

@@ -29,7 +29,7 @@ async def collect(stream):
 
 
 async def code_of(bench, exec_id):
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while True:
             facts = await bench.engine.inspect_exec(exec_id)
             if not facts.running:
@@ -85,7 +85,7 @@ async def test_exit_codes(bench, container_id, code):
 
 async def test_without_input_it_reads_the_end_at_once(bench, container_id):
     async with run(bench, container_id, bench.command("cat", program=cat)) as stream:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             assert await collect(stream) == {OUT: b"", ERR: b""}
     assert await code_of(bench, stream.id) == 0
 
@@ -116,7 +116,7 @@ async def test_a_reader_and_a_writer_end_when_the_exec_is_left(bench, container_
         await asyncio.sleep(0.05)
     if bench.is_fake:
         await bench.engine.kill(container_id)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         await asyncio.wait([reading])
     reading.exception()
 
@@ -126,7 +126,7 @@ async def test_it_ends_with_its_container(bench, container_id):
         reading = asyncio.create_task(collect(stream))
         await asyncio.sleep(0.3)
         await bench.engine.kill(container_id)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await reading
 
 

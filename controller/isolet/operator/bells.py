@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from isolet.operator.index import Index
-from isolet.operator.kube import CLASSES, EXECUTIONS, NODES, Key, Kind, Object
+from isolet.operator.kube import CLASSES, EXECUTIONS, NODES, WORK, Key, Kind, Object
 from isolet.operator.nodes import Nodes
 from isolet.operator.observe import ClassShelf
 from isolet.operator.queue import WorkQueue
 from isolet.plan import node, placement
-from isolet.wire.execution import ExecutionObserved
+from isolet.plan.objects import Record, kind_of
 
 
 @dataclass
@@ -84,8 +84,9 @@ class Bells:
 
     def object_changed(self, kind: Kind, key: Key, obj: Object | None) -> None:
         """The cache has a new state of an object."""
-        if kind is EXECUTIONS:
+        if kind in WORK:
             self.index.put(key, obj)
+            self._ring_inside(key)
         elif kind is CLASSES:
             self.classes.changed()
             self.sweep.want()
@@ -93,10 +94,12 @@ class Bells:
             self._node_object(key, obj)
         self.ring(key)
 
-    def record_changed(self, record: ExecutionObserved) -> None:
-        """An agent's record of an Execution is new, different or gone."""
+    def record_changed(self, record: Record) -> None:
+        """An agent's record of an object is new, different or gone."""
         if record.name:
-            self.ring(Key(EXECUTIONS.kind, record.namespace, record.name))
+            key = Key(kind_of(record), record.namespace, record.name)
+            self.ring(key)
+            self._ring_inside(key)
 
     def node_accounted(self, name: str) -> None:
         """A node's account, or our contact with its agent, is not what it was."""
@@ -135,6 +138,12 @@ class Bells:
             self._specs.pop(key.name, None)
             self._contacts.pop(key.name, None)
         self.sweep.want()
+
+    def _ring_inside(self, host: Key) -> None:
+        """Ring the Processes that wait for an Execution: it may run now, or never will."""
+        if host.kind == EXECUTIONS.kind:
+            for key in self.index.inside(host):
+                self.ring(key)
 
     def _ring_bound(self, name: str) -> None:
         for key in self.index.on(name):

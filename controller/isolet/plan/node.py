@@ -14,7 +14,8 @@ from isolet.api import reasons
 from isolet.api.conditions import Status
 from isolet.base import names, quantity
 from isolet.plan.actions import Action, Emit, EventType, NodePlan
-from isolet.plan.model import Contact, NodePass, ObjectRef
+from isolet.plan.model import Contact, NodePass
+from isolet.plan.objects import ObjectRef
 from isolet.wire import http
 from isolet.wire.base import WIRE_VERSIONS
 from isolet.wire.node import Amounts, NodeCondition, NodeObserved

@@ -1,4 +1,3 @@
-
 from isolet.wire.execution import EnvVar, Medium
 from isolet.wire.process import StagedFile
 

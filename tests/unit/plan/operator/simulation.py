@@ -17,7 +17,7 @@ from isolet.api import meta
 from isolet.api.executionnode import ExecutionNode
 from isolet.base import errors
 from isolet.plan import actions as act
-from isolet.plan import binding, execution, reasons
+from isolet.plan import binding, execution, reasons, values
 from isolet.plan.actions import Plan
 from isolet.plan.model import (
     Absent,
@@ -31,8 +31,8 @@ from isolet.plan.model import (
     Tombstone,
     Unknown,
     failure_of,
-    read_execution,
 )
+from isolet.plan.objects import read_execution
 from isolet.wire.execution import (
     Amendment,
     ExecutionObserved,
@@ -252,7 +252,7 @@ class World:
     def observe(self) -> Observed:
         assert self.object is not None
         facts = read_execution(self.object)
-        refs = binding.inputs_of(facts.spec)
+        refs = values.inputs_of(facts.spec)
         return Observed(
             object=facts,
             namespace_labels=Known({}),

@@ -11,13 +11,12 @@ from isolet.plan import binding
 from isolet.plan.binding import Binding, Pinned
 from isolet.plan.model import (
     Absent,
-    ExecutionFacts,
     Fact,
     Known,
     NodeFacts,
     Observed,
-    read_execution,
 )
+from isolet.plan.objects import ExecutionFacts, read_execution
 from isolet.wire.execution import (
     ExecutionObserved,
     Medium,

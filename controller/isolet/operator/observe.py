@@ -27,6 +27,7 @@ from isolet.operator.kube import (
     SECRETS,
     Cluster,
     Key,
+    Kind,
     Object,
 )
 from isolet.operator.nodes import Nodes
@@ -120,9 +121,9 @@ class Observer:
     installation: str
     leader_since: datetime
 
-    async def read(self, obj: Object) -> Fetched:
+    async def read(self, kind: Kind, obj: Object) -> Fetched:
         """What has to be fetched for this pass. The only part that waits."""
-        facts = objects.read(obj)
+        facts = objects.read(kind.kind, obj)
         if is_finished(obj) or facts.deleting:
             return Fetched(obj, facts)
         refs = values.inputs_of(facts.spec) if self._needs_inputs(facts) else ()
@@ -130,13 +131,13 @@ class Observer:
         return Fetched(obj, facts, labels, inputs)
 
     def observe(
-        self, obj: Object, fetched: Fetched, failure: model.Failure | None
+        self, kind: Kind, obj: Object, fetched: Fetched, failure: model.Failure | None
     ) -> model.Observed:
         """Everything as of now.
 
         Does not wait, so that no other pass comes between it and what its plan promises.
         """
-        facts = fetched.facts if fetched.obj is obj else objects.read(obj)
+        facts = fetched.facts if fetched.obj is obj else objects.read(kind.kind, obj)
         return model.Observed(
             object=facts,
             host=self._host(facts),

@@ -129,12 +129,12 @@ class Reconciler:
         return await self._work(PROCESSES, key, obj)
 
     async def _work(self, kind: Kind, key: Key, obj: Object) -> Again:
-        fetched = await self.observer.read(obj)
+        fetched = await self.observer.read(kind, obj)
         obj = self.cache.get(key) or obj  # what came while that was read
         uid = uid_of(obj)
         # From here to the first write nothing waits: what a plan promises is counted before any
         # other pass looks.
-        seen = self.observer.observe(obj, fetched, self.memory.failure(key, uid))
+        seen = self.observer.observe(kind, obj, fetched, self.memory.failure(key, uid))
         plan = execution.plan(seen)
         self._assume(uid, plan)
         try:

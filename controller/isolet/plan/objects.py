@@ -252,9 +252,9 @@ def read_process(raw: Mapping[str, Any]) -> ProcessFacts:
     )
 
 
-def read(raw: Mapping[str, Any]) -> Work:
-    """Whichever of the two it is."""
-    return read_process(raw) if raw.get("kind") == process.KIND else read_execution(raw)
+def read(kind: str, raw: Mapping[str, Any]) -> Work:
+    """An object of either kind."""
+    return read_process(raw) if kind == process.KIND else read_execution(raw)
 
 
 def explain(error: pydantic.ValidationError) -> str:

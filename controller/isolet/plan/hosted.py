@@ -5,6 +5,8 @@ to be a session that runs; what is missing may still come, what has ended does n
 node, its bounds and its deadline are the Process's too, and its end is the end of the Process.
 """
 
+from datetime import datetime
+
 from isolet.api import process, reasons
 from isolet.plan import binding, values
 from isolet.plan.binding import Inside
@@ -57,6 +59,15 @@ def over(seen: Observed, inside: Inside) -> str | None:
         return f"Execution {name} is gone: the one of that name is another"
     refusal = _ended(host, name)
     return refusal.message if refusal else None
+
+
+def deadline(seen: Observed) -> datetime | None:
+    """When the Execution ends at the latest, and whatever runs in it."""
+    host = seen.host.value if isinstance(seen.host, Known) else None
+    if host is None:
+        return None
+    record = host.record.value if isinstance(host.record, Known) else None
+    return record.deadline_at if record is not None else host.object.status.deadline
 
 
 def _host(seen: Observed, name: str) -> Host | Wait:

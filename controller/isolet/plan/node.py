@@ -1,8 +1,7 @@
 """One node: what its agent says and our own watching of it, as the ExecutionNode's status. PURE.
 
-Two machines' clocks are never compared: an agent is heard as long as something new keeps coming, on
-the operator's monotonic clock. What changes with every Execution (room, images, heartbeat) is
-written rarely, what somebody acts upon at once.
+Two machines' clocks are never compared: an agent is heard while something new keeps coming, on the
+operator's monotonic clock. What changes all the time (room, images, heartbeat) is written rarely.
 """
 
 from collections.abc import Iterable

@@ -5,13 +5,14 @@ each picture comes with the time from which it is worth one.
 """
 
 from collections.abc import Iterable
+from dataclasses import replace
 from datetime import datetime
 
 from isolet.api import conditions as cond
 from isolet.api import reasons
 from isolet.api.conditions import Status
 from isolet.base import names
-from isolet.plan import status
+from isolet.plan import hosted, status
 from isolet.plan.actions import Action, Emit, EventType, Flag, Plan
 from isolet.plan.model import Observed
 from isolet.plan.objects import Status as ObjectStatus
@@ -50,6 +51,7 @@ def make(
         looks: when to look again; times that have passed are left out.
         flags: what metrics count the object by.
     """
+    picture = replace(picture, limit=hosted.deadline(seen))
     new = status.compute(seen.object, picture, seen.now)
     differs = new != seen.object.status
     write = differs and worth_from is not None and worth_from <= seen.now

@@ -66,6 +66,8 @@ class Picture:
     """Someone's help is needed."""
     binding: Binding | None = None
     record: Record | None = None
+    limit: datetime | None = None
+    """When the Execution that it runs in ends at the latest."""
 
 
 def decided(status: ObjectStatus) -> bool:
@@ -116,7 +118,7 @@ def _on_the_way(stored: ObjectStatus, picture: Picture) -> ObjectStatus:
         return stored
     return stored.with_(
         start_time=stored.start_time or _whole(record.started_at),
-        deadline=_steady(stored.deadline, _whole(record.deadline_at)),
+        deadline=_steady(stored.deadline, _whole(_earlier(record.deadline_at, picture.limit))),
     )
 
 
@@ -150,6 +152,10 @@ def plausible(when: datetime | None, earliest: datetime, now: datetime) -> datet
 
 def _whole(when: datetime | None) -> datetime | None:
     return None if when is None else when.replace(microsecond=0)
+
+
+def _earlier(one: datetime | None, other: datetime | None) -> datetime | None:
+    return min((when for when in (one, other) if when is not None), default=None)
 
 
 def _steady(stored: datetime | None, new: datetime | None) -> datetime | None:

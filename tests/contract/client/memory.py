@@ -27,6 +27,7 @@ from isolet.wire.execution import (
     Step,
 )
 from isolet.wire.node import Amounts, NodeCondition, NodeObserved, Stray
+from tests.contract.client.memory_processes import MemoryProcesses
 
 Run = Callable[[str, ExecRequest], ExecResult]
 
@@ -41,7 +42,7 @@ class _Held:
 
 
 @dataclass
-class MemoryAgent:
+class MemoryAgent(MemoryProcesses):
     """An `AgentAPI` over dictionaries."""
 
     name: str = "node-1"
@@ -66,6 +67,9 @@ class MemoryAgent:
     _replaced: set[str] = field(default_factory=set)
     _log: list[Change] = field(default_factory=list)
     _bell: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        super().__init__()
 
     async def put(self, wanted: ExecutionWanted, fence: Fence | None) -> ExecutionObserved:
         """See `AgentAPI.put`."""
@@ -105,7 +109,12 @@ class MemoryAgent:
         """See `AgentAPI.snapshot`."""
         self._enter("snapshot")
         seen = tuple(held.seen for held in self._held.values())
-        return Snapshot(epoch=self.epoch, sequence=self.sequence, executions=seen)
+        return Snapshot(
+            epoch=self.epoch,
+            sequence=self.sequence,
+            executions=seen,
+            processes=tuple(self.processes.values()),
+        )
 
     async def watch(self, after: int) -> AsyncIterator[Change]:
         """See `AgentAPI.watch`."""

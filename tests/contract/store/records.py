@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime, timedelta, timezone
 
-from isolet.plan.sandbox_model import PinnedSpec, SandboxRecord, Stop
+from isolet.plan.sandbox_model import Kind, PinnedSpec, ProcessPart, SandboxRecord, Stop
 from isolet.wire.execution import (
     Medium,
     Outcome,
@@ -12,6 +12,7 @@ from isolet.wire.execution import (
     Step,
     Waiting,
 )
+from isolet.wire.process import Artifact, ArtifactProblem, OnOverflow
 
 NOON = datetime(2026, 5, 1, 12, 0, 0, 123456, tzinfo=UTC)
 
@@ -83,4 +84,19 @@ def a_full_record(uid: str = "full") -> SandboxRecord:
         ended_at=NOON + timedelta(days=1),
         ended_boottime=7.0,
         nothing_left=True,
+        kind=Kind.PROCESS,
+        process=ProcessPart(
+            host_uid="host",
+            on_overflow=OnOverflow.FAIL,
+            output_limit=7,
+            globs=("out/**",),
+            deadline_at=NOON,
+            deadline_at_boottime=1.5,
+            file_sizes=(("f", 3),),
+            stdin_bytes=4,
+            truncated_streams=("stdout",),
+            collected=True,
+            artifacts=(Artifact(path="a", size=1, digest="sha256:00"),),
+            artifact_problems=(ArtifactProblem(path="b", reason="ArtifactMissing", message="no"),),
+        ),
     )

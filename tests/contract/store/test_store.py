@@ -8,6 +8,7 @@ import pytest
 
 from isolet.agent.store.base import Store, Tombstone
 from isolet.base import errors
+from isolet.plan.sandbox_model import Kind
 from isolet.wire.base import Fence
 from isolet.wire.execution import OutputFacts, State, Step
 
@@ -280,3 +281,19 @@ async def test_a_closed_store_says_so(store: Store) -> None:
     ):
         with pytest.raises(errors.Unavailable):
             await call
+
+
+async def test_a_tombstone_says_what_it_is_of_and_may_be_forgotten(store: Store) -> None:
+    await store.add(a_full_record("p"))
+    await store.add(a_record("e"))
+    for uid in ("p", "e"):
+        await store.bury(uid, at=NOON)
+    await store.bury("never", at=NOON, kind=Kind.PROCESS)
+    kinds = {u: (await store.tombstone(u)).kind for u in ("p", "e", "never")}
+    assert kinds == {"p": Kind.PROCESS, "e": Kind.EXECUTION, "never": Kind.PROCESS}
+    _, buried, _ = await store.changed_since(0)
+    assert {tombstone.uid: tombstone.kind for tombstone in buried} == kinds
+    assert await store.forget(["p", "e", "none"], Kind.PROCESS) == 1
+    assert await store.tombstone("p") is None
+    assert await store.tombstone("e") is not None
+    await store.add(a_full_record("p"))

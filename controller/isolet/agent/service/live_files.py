@@ -8,7 +8,7 @@ deceives only itself.
 
 import asyncio
 
-from isolet.agent.engine.base import Stream
+from isolet.agent.engine.base import ExecStream, Stream
 from isolet.agent.service import config
 from isolet.agent.service.context import Context
 from isolet.agent.workspace import archive
@@ -111,14 +111,19 @@ class LiveFiles:
                     stdin=bool(stdin),
                 ) as stream,
             ):
-                if stdin:
-                    await stream.write(stdin)
-                    await stream.close_stdin()
-                async for source, piece in stream.output():
-                    if source is Stream.STDOUT:
-                        data += piece
-                    if len(data) > most:
-                        raise _refusal(7, words[0])
+                # Both at once: a program that ends early reads no more, and its end is told by
+                # its output alone.
+                feeder = asyncio.create_task(_feed(stream, stdin)) if stdin else None
+                try:
+                    async for source, piece in stream.output():
+                        if source is Stream.STDOUT:
+                            data += piece
+                        if len(data) > most:
+                            raise _refusal(7, words[0])
+                finally:
+                    if feeder is not None:
+                        feeder.cancel()
+                        await asyncio.gather(feeder, return_exceptions=True)
         except TimeoutError:
             raise errors.Unavailable("the session did not answer in time") from None
         return await self._exit_code(stream.id), bytes(data)
@@ -131,6 +136,11 @@ class LiveFiles:
                 return facts.exit_code
             await asyncio.sleep(EXIT_LOOK_SECONDS)
         raise errors.Unconfirmed("the engine does not say how it ended")
+
+
+async def _feed(stream: ExecStream, data: bytes) -> None:
+    await stream.write(data)
+    await stream.close_stdin()
 
 
 def _require_path(path: str) -> None:

@@ -13,13 +13,14 @@ from hypothesis import strategies as st
 from isolet.agent.store import codec, folder, migrations
 from isolet.base import errors, names
 from isolet.plan import reasons, sandbox_model
-from isolet.wire import execution
+from isolet.wire import execution, process
 from tests.contract.store.records import a_full_record, a_record
 
 PATH = Path("/state/state.db")
 
 SHAPES = {
     1: "sha256:46fe950f9c0a10c2890233275f2a9d085343cf694883f87a154cd9778365bee1",
+    2: "sha256:7e139545a5e9637275ef14ba8315323c3db84cc59b759b9eb54b3b49a39faca7",
 }
 """Digest of all stored fields → the schema version in which they are so. Only ever add to it."""
 
@@ -31,6 +32,7 @@ def _shape() -> dict[str, list[str]]:
             sandbox_model.SandboxRecord,
             sandbox_model.PinnedSpec,
             sandbox_model.Stop,
+            sandbox_model.ProcessPart,
         )
     }
     for model in (
@@ -38,10 +40,18 @@ def _shape() -> dict[str, list[str]]:
         execution.Outcome,
         execution.Waiting,
         execution.OutputFacts,
+        process.Artifact,
+        process.ArtifactProblem,
     ):
         fields = model.model_fields.items()
         found[model.__name__] = [f"{name}: {field.annotation}" for name, field in fields]
-    for enum in (execution.Medium, execution.State, execution.Step):
+    for enum in (
+        execution.Medium,
+        execution.State,
+        execution.Step,
+        sandbox_model.Kind,
+        process.OnOverflow,
+    ):
         found[enum.__name__] = [member.value for member in enum]
     return found
 

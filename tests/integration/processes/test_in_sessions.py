@@ -1,0 +1,166 @@
+"""Processes in a running session: several at once, ends that take the session, files."""
+
+import asyncio
+import time
+
+import pytest
+
+from isolet.agent.operations import State
+from isolet.agent.runner import ProcessRunner
+from isolet.agent.service.admission import MAX_INSIDE
+from isolet.base import errors
+from isolet.plan import reasons
+from isolet.wire.execution import ExecRequest
+from isolet.wire.process import OnOverflow, OutputPolicy, StagedFile
+
+
+async def start(runner, request_of, session, operation, *command, **changes):
+    return await runner.start(
+        request_of(*command, execution_uid=session, operation_id=operation, **changes)
+    )
+
+
+async def ends(runner, operation):
+    async with asyncio.timeout(40):
+        return await runner.wait("acme", operation)
+
+
+async def test_several_at_once_do_not_meet(runner, request_of, session):
+    for number in range(4):
+        script = f"cat f-{number}; sleep 1; echo err-{number} >&2; exit {number}"
+        staged = StagedFile(path=f"f-{number}", content=b"%d\n" % number)
+        await start(
+            runner, request_of, session, f"op-{number}", "sh", "-c", script, files=(staged,)
+        )
+    for number in range(4):
+        ended = await ends(runner, f"op-{number}")
+        assert (ended.state, ended.exit_code) == (State.EXITED, number)
+        found = await runner.read_output("acme", f"op-{number}")
+        assert (found.stdout, found.stderr) == (b"%d\n" % number, b"err-%d\n" % number)
+
+
+async def test_the_session_and_its_room_stay(runner, request_of, session, host, node):
+    await start(runner, request_of, session, "one", "sh", "-c", "head -c 100000 /dev/zero")
+    assert (await ends(runner, "one")).exit_code == 0
+    looked = await host.exec(session, ExecRequest(command=("sh", "-c", "ls -A /tmp /.isolet")))
+    assert b"isolet-" not in looked.stdout
+    assert b"p-" not in looked.stdout
+
+
+ENDS = {
+    "a cancel": ({}, reasons.CANCELLED),
+    "a timeout": ({"timeout_seconds": 2}, reasons.DEADLINE_EXCEEDED),
+    "an overflow": (
+        {"output": OutputPolicy(on_overflow=OnOverflow.FAIL, limit_bytes=1000)},
+        reasons.OUTPUT_LIMIT_EXCEEDED,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ENDS)
+async def test_what_ends_one_early_ends_the_session(runner, request_of, session, host, name):
+    changes, reason = ENDS[name]
+    script = "trap '' TERM; echo on; (setsid sleep 90 &) ; head -c 1500 /dev/zero; sleep 90"
+    await start(runner, request_of, session, "sibling", "sleep", "90")
+    await start(runner, request_of, session, "one", "sh", "-c", script, **changes)
+    await asyncio.sleep(1.5)
+    began = time.monotonic()
+    if name == "a cancel":
+        await runner.cancel("acme", "one")
+    ended = await ends(runner, "one")
+    assert (ended.state in (State.CANCELLED, State.FAILED), ended.reason) == (True, reason)
+    assert time.monotonic() - began < 8
+    sibling = await ends(runner, "sibling")
+    assert sibling.reason in (reasons.SANDBOX_DESTROYED, reasons.EXECUTION_ENDED)
+    assert "Process one" in sibling.message
+    of_session = await host.wait(session)
+    assert of_session.outcome.reason == reason
+    assert (await runner.read_output("acme", "one")).stdout.startswith(b"on\n")
+
+
+async def test_the_end_of_the_session_ends_them(runner, request_of, session, host):
+    await start(runner, request_of, session, "one", "sleep", "90")
+    await host.terminate(session)
+    assert (await ends(runner, "one")).reason == reasons.EXECUTION_ENDED
+    with pytest.raises(errors.Conflict):
+        await start(runner, request_of, session, "two", "true")
+
+
+async def test_there_is_a_limit(runner, request_of, session):
+    for number in range(MAX_INSIDE):
+        await start(runner, request_of, session, f"op-{number}", "sleep", "90")
+    with pytest.raises(errors.Unavailable) as caught:
+        await start(runner, request_of, session, "more", "true")
+    assert caught.value.reason == "TooManyProcesses"
+
+
+async def test_one_that_cannot_start_leaves_the_session(runner, request_of, session, host):
+    await start(runner, request_of, session, "one", "/no/such")
+    ended = await ends(runner, "one")
+    assert (ended.state, ended.reason) == (State.FAILED, reasons.START_FAILED)
+    assert (await host.exec(session, ExecRequest(command=("true",)))).exit_code == 0
+
+
+async def test_the_result_is_found_by_the_next_agent(node, request_of, session):
+    runner = ProcessRunner(node.service)
+    await start(runner, request_of, session, "one", "sh", "-c", "echo a; sleep 2; echo b; exit 4")
+    await node.close()
+    await asyncio.sleep(3)
+    runner = ProcessRunner(await node.open())
+    ended = await ends(runner, "one")
+    assert (ended.state, ended.exit_code) == (State.EXITED, 4)
+    assert (await runner.read_output("acme", "one")).stdout == b"a\nb\n"
+
+
+# Files of live sessions.
+
+
+async def test_files_go_in_and_out(node, session):
+    service = node.service
+    content = bytes(range(256)) * 500
+    await service.put_file(session, "a/b c/d", content, 0o640)
+    assert await service.get_file(session, "a/b c/d") == content
+    await service.put_file(session, "a/b c/d", b"", 0o600)
+    assert await service.get_file(session, "a/b c/d") == b""
+    (entry,) = await service.list_files(session, "a/b c")
+    assert (entry.path, entry.kind, entry.size, entry.mode) == ("a/b c/d", "file", 0, 0o600)
+    assert [e.kind for e in await service.list_files(session, "")] == ["folder"]
+
+
+BAD_PATHS = ["", "/etc/passwd", "../x", "a/../b", "./a", "a//b", "a/", "a\0b"]
+
+
+async def test_a_path_that_is_not_plain_is_invalid(node, session):
+    for path in BAD_PATHS:
+        with pytest.raises(errors.Invalid):
+            await node.service.get_file(session, path)
+        with pytest.raises(errors.Invalid):
+            await node.service.put_file(session, path, b"x", 0o644)
+
+
+async def test_links_are_refused_and_nothing_outside_is_touched(node, host, session):
+    script = "mkdir real; echo 1 > real/f; ln -s real l; ln -s real/f lf; ln -s /tmp out; mkfifo p"
+    await host.exec(session, ExecRequest(command=("sh", "-c", script)))
+    service = node.service
+    for path in ("l/f", "lf", "out/x", "real", "p"):
+        with pytest.raises(errors.Refused) as caught:
+            await service.get_file(session, path)
+        assert caught.value.reason == reasons.ARTIFACT_REJECTED, path
+        with pytest.raises(errors.Refused):
+            await service.put_file(session, path, b"x", 0o644)
+    with pytest.raises(errors.NotFound):
+        await service.get_file(session, "none/deep")
+    with pytest.raises(errors.Refused):
+        await service.list_files(session, "l")
+    looked = await host.exec(session, ExecRequest(command=("sh", "-c", "ls -A /tmp; cat real/f")))
+    assert looked.stdout == b"1\n"
+
+
+async def test_sizes_are_bounded(node, host, session):
+    await host.exec(session, ExecRequest(command=("sh", "-c", "head -c 1048577 /dev/zero > big")))
+    with pytest.raises(errors.Refused) as caught:
+        await node.service.get_file(session, "big")
+    assert caught.value.reason == reasons.ARTIFACT_TOO_LARGE
+    with pytest.raises(errors.Refused) as caught:
+        await node.service.put_file(session, "more", b"x" * (16 << 20), 0o644)
+    assert caught.value.reason == reasons.WORKSPACE_FULL

@@ -12,6 +12,7 @@ from isolet.operator.nodes import Nodes
 from isolet.operator.observe import ClassShelf
 from isolet.operator.queue import WorkQueue
 from isolet.wire.execution import ExecutionObserved, Step
+from isolet.wire.process import ProcessObserved
 
 
 def an_execution(name, namespace="ns", node=None, created="2026-01-01T00:00:00Z"):
@@ -120,6 +121,33 @@ def test_a_record_rings_its_object(world):
     )
     world.bells.record_changed(record)
     world.bells.record_changed(record.model_copy(update={"name": "", "namespace": ""}))
+    assert world.rung() == [key("a")]
+
+
+def a_guest(name, host="a"):
+    process = an_execution(name)
+    process["spec"]["executionRef"] = {"name": host}
+    return process
+
+
+def test_what_becomes_of_an_execution_rings_the_processes_that_name_it(world):
+    guest = Key("Process", "ns", "guest")
+    world.put(PROCESSES, a_guest("guest"))
+    world.put(PROCESSES, a_guest("other", "b"))
+    world.rung()
+    world.put(EXECUTIONS, an_execution("a"))
+    assert world.rung() == [guest, key("a")]
+    record = ExecutionObserved(
+        uid="u", namespace="ns", name="a", sequence=1, spec_digest="", step=Step.RUNNING
+    )
+    world.bells.record_changed(record)
+    assert world.rung() == [guest, key("a")]
+    world.bells.record_changed(ProcessObserved(**{**record.model_dump(), "name": "guest"}))
+    assert world.rung() == [guest]
+    world.bells.object_changed(PROCESSES, guest, None)
+    world.bells.object_changed(EXECUTIONS, key("a"), None)
+    assert world.rung() == [guest, key("a")]
+    world.put(EXECUTIONS, an_execution("a"))
     assert world.rung() == [key("a")]
 
 

@@ -76,7 +76,7 @@ async def test_a_cancel_goes_to_the_agent(world):
     await work(world)
     obj = stored(world)
     obj["spec"]["desiredState"] = "Cancelled"
-    obj["metadata"]["generation"] += 1
+    obj["metadata"]["generation"] += 2
     world.operator.cache.put(PROCESSES, world.cluster.seed(PROCESSES, obj))
     await work(world, 2)
     assert ("amend", uid) in world.agents["n1"].calls
@@ -103,7 +103,6 @@ async def test_a_snapshot_tells_of_both_kinds(world):
     link.records.clear()
     await world.hear("n1")
     assert link.records[uid].spec_digest
-    assert world.operator.relist.lists == ()
     world.operator.relist.begin_leading()
     await world.operator.relist.round()
     (listed,) = world.operator.relist.lists

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.e2e.looks import held, outcome
+from tests.e2e.looks import eventually, held, outcome
 from tests.e2e.world import ROOT, World, a_process, a_template, condition
 
 TAIL = {"statusTailBytes": 1024}
@@ -270,3 +270,49 @@ def test_work_of_both_nodes_is_followed_while_the_operator_is_replaced(world: Wo
     assert [s["output"]["stdoutTail"] for s in found] == ["done\n"] * 6
     nodes = {world.get("process", f"n{n}")["spec"]["nodeName"] for n in range(6)}
     assert nodes == {"node-0", "node-1"}
+
+
+@pytest.fixture
+def node(world: World):
+    """A node that a test may take out; it is whole again afterwards."""
+    yield "node-1"
+    world.stack.start_missing()
+    world.patch("executionnode", "node-1", {"spec": {"drain": None, "outOfService": None}})
+    world.stack.wait_ready()
+
+
+def test_a_drain_ends_what_is_left_and_names_the_reason(world: World, node: str) -> None:
+    there = {"nodeSelector": {"kubernetes.io/hostname": node}}
+    a_session(world, **there)
+    world.process("inside", executionRef={"name": "session"}, command=["sleep", "100"])
+    world.process("own", command=["sleep", "100"], template=a_template(**there))
+    started(world, "inside")
+    started(world, "own")
+    change = {"spec": {"drain": {"onDeadline": "Terminate", "deadlineSeconds": 1}}}
+    world.patch("executionnode", node, change)
+    assert outcome(ended(world, "own")) == ("False", "Drained")
+    status = ended(world, "inside")
+    assert outcome(status) == ("False", "ExecutionEnded")
+    assert "Drained" in message(status)
+    assert outcome(world.finished("session")) == ("False", "Drained")
+
+
+def test_a_node_that_is_declared_off_ends_and_releases_its_processes(
+    world: World, node: str
+) -> None:
+    there = {"nodeSelector": {"kubernetes.io/hostname": node}}
+    for name in ("lost", "released"):
+        world.process(name, command=["sleep", "100"], template=a_template(**there))
+        started(world, name)
+    uids = [world.get("process", name)["metadata"]["uid"] for name in ("lost", "released")]
+    world.stack.end(f"agent-{node}")
+    world.delete("process", "released")
+    world.patch("executionnode", node, {"spec": {"outOfService": {"reason": "unplugged"}}})
+    assert outcome(ended(world, "lost")) == ("False", "NodeLost")
+    world.gone("process", "released", 30)
+    world.delete("process", "lost")
+    world.gone("process", "lost", 30)
+    assert any(held(world, node, uid) for uid in uids), "nobody could end them yet"
+    world.patch("executionnode", node, {"spec": {"outOfService": None}})
+    world.stack.start_missing()
+    eventually(lambda: not any(held(world, node, uid) for uid in uids), "they are removed", 90)

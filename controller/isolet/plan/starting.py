@@ -161,5 +161,6 @@ def _put_progress(seen: Observed, facts: NodeFacts) -> Mark:
     failure = seen.failure
     if failure is None or failure.action != Put.__name__:
         return Mark(Status.UNKNOWN, reasons.PREPARING, "the sandbox is being made")
-    reason = listed(_WAITING.get(failure.reason, failure.reason), reasons.UNAVAILABLE)
+    known = _WAITING if seen.object.host is not None else {}
+    reason = listed(known.get(failure.reason, failure.reason), reasons.UNAVAILABLE)
     return Mark(Status.UNKNOWN, reason, f"node {facts.name}: {failure.message}")

@@ -119,6 +119,15 @@ def test_several_at_once_in_one_session_and_their_end_with_it(world: World) -> N
     assert "Execution session has ended (Terminated)" in message(status)
 
 
+def test_more_than_may_run_at_once_have_their_turns(world: World) -> None:
+    bounds = {"cpu": "1", "memory": "128Mi", "workspace": "16Mi", "pids": 256}
+    a_session(world, resources=bounds)
+    for number in range(20):
+        world.process(f"p{number}", executionRef={"name": "session"}, shell="sleep 5")
+    found = [ended(world, f"p{number}", 120) for number in range(20)]
+    assert [outcome(status) for status in found] == [("True", "Succeeded")] * 20
+
+
 def test_one_that_comes_before_its_session_waits_for_it(world: World) -> None:
     world.process("early", executionRef={"name": "session"}, shell="echo ran", output=TAIL)
     world.until(

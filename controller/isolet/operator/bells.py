@@ -4,6 +4,7 @@ A bell that is not rung is no error, only a delay until the next resync. Used fr
 """
 
 import asyncio
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,6 +16,9 @@ from isolet.operator.observe import ClassShelf
 from isolet.operator.queue import WorkQueue
 from isolet.plan import node, placement
 from isolet.plan.objects import Record, kind_of
+
+TURNS = 4
+"""How many of those that wait for their turn are tried when one is free: some may not wait."""
 
 
 @dataclass
@@ -100,6 +104,8 @@ class Bells:
             key = Key(kind_of(record), record.namespace, record.name)
             self.ring(key)
             self._ring_inside(key)
+            if record.outcome is not None:
+                self._ring_beside(key)
 
     def node_accounted(self, name: str) -> None:
         """A node's account, or our contact with its agent, is not what it was."""
@@ -144,6 +150,11 @@ class Bells:
         if host.kind == EXECUTIONS.kind:
             for key in self.index.inside(host):
                 self.ring(key)
+
+    def _ring_beside(self, key: Key) -> None:
+        """A Process has ended: another may have its turn in their Execution."""
+        for sibling in itertools.islice(self.index.beside(key), TURNS):
+            self.ring(sibling)
 
     def _ring_bound(self, name: str) -> None:
         for key in self.index.on(name):

@@ -46,7 +46,8 @@ class Index:
     bound: dict[Key, Bound] = field(default_factory=dict)
     waiting: dict[Key, Waiting] = field(default_factory=dict)
     _hosts: dict[Key, Key] = field(default_factory=dict)
-    _inside: dict[Key, set[Key]] = field(default_factory=dict)
+    _inside: dict[Key, dict[Key, bool]] = field(default_factory=dict)
+    """Processes by their Execution, and whether each has started."""
     _by_node: dict[str, set[Key]] = field(default_factory=dict)
     _assumed: dict[str, tuple[str, binding.Binding]] = field(default_factory=dict)
 
@@ -62,7 +63,7 @@ class Index:
         metadata, spec = obj["metadata"], obj.get("spec") or {}
         node, finished = spec.get("nodeName") or "", is_finished(obj)
         if key.kind == PROCESSES.kind and not finished:
-            self._join(key, spec)
+            self._join(key, spec, started=bool((obj.get("status") or {}).get("startTime")))
         if node:
             self._assumed.pop(metadata["uid"], None)
             found = None if finished else _binding(metadata)
@@ -76,18 +77,23 @@ class Index:
         """Processes that name this Execution and have not finished."""
         return iter(tuple(self._inside.get(host, ())))
 
-    def _join(self, key: Key, spec: Mapping[str, Any]) -> None:
+    def beside(self, key: Key) -> Iterator[Key]:
+        """Processes of the same Execution that have not started."""
+        siblings = self._inside.get(self._hosts.get(key, key), {})
+        return iter([k for k, started in siblings.items() if not started and k != key])
+
+    def _join(self, key: Key, spec: Mapping[str, Any], *, started: bool) -> None:
         name = (spec.get("executionRef") or {}).get("name")
         if name:
             host = Key(EXECUTIONS.kind, key.namespace, name)
             self._hosts[key] = host
-            self._inside.setdefault(host, set()).add(key)
+            self._inside.setdefault(host, {})[key] = started
 
     def _unjoin(self, key: Key) -> None:
         host = self._hosts.pop(key, None)
         if host is not None:
             others = self._inside[host]
-            others.discard(key)
+            others.pop(key, None)
             if not others:
                 del self._inside[host]
 

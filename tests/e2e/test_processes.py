@@ -119,6 +119,17 @@ def test_several_at_once_in_one_session_and_their_end_with_it(world: World) -> N
     assert "Execution session has ended (Terminated)" in message(status)
 
 
+def test_a_session_that_is_deleted_ends_its_processes(world: World) -> None:
+    a_session(world)
+    world.process("left", executionRef={"name": "session"}, command=["sleep", "100"])
+    started(world, "left")
+    world.delete("execution", "session")
+    assert outcome(ended(world, "left"))[0] == "False"
+    world.gone("execution", "session")
+    said = outcome(world.get("process", "left")["status"])
+    assert said == ("False", "ExecutionEnded"), said
+
+
 def test_more_than_may_run_at_once_have_their_turns(world: World) -> None:
     bounds = {"cpu": "1", "memory": "128Mi", "workspace": "16Mi", "pids": 256}
     a_session(world, resources=bounds)

@@ -159,3 +159,4 @@ class Bells:
     def _ring_bound(self, name: str) -> None:
         for key in self.index.on(name):
             self.ring(key)
+            self._ring_inside(key)

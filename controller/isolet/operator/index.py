@@ -33,7 +33,7 @@ class Bound:
 
 @dataclass(slots=True)
 class Waiting:
-    """An object without one, that could get one."""
+    """An object without one, that is to be placed: a Process in an Execution never is."""
 
     uid: str
     created_at: datetime
@@ -69,7 +69,7 @@ class Index:
             found = None if finished else _binding(metadata)
             self.bound[key] = Bound(metadata["uid"], node, finished, found)
             self._by_node.setdefault(node, set()).add(key)
-        elif not finished and "deletionTimestamp" not in metadata:
+        elif not finished and "deletionTimestamp" not in metadata and key not in self._hosts:
             created = datetime.fromisoformat(metadata.get("creationTimestamp") or _EPOCH)
             self.waiting[key] = Waiting(metadata["uid"], created)
 

@@ -144,7 +144,7 @@ class Observer:
             namespace_labels=fetched.labels,
             classes=self.classes.all(),
             inputs=fetched.inputs,
-            nodes=self.nodes.facts(facts.uid, placing=facts.node_name is None),
+            nodes=self.nodes.facts(facts.uid, placing=not (facts.node_name or facts.host)),
             nodes_complete=self.cache.complete(NODES) and self.nodes.readable,
             leader_since=self.leader_since,
             installation=self.installation,

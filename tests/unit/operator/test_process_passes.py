@@ -87,6 +87,7 @@ async def test_one_in_a_session_follows_it_to_its_node(world):
     await create(world, executionRef={"name": "hello"}, template=DROP)
     await work(world)
     assert "nodeName" not in stored(world)["spec"]
+    assert world.operator.index.waiting == {}, "nothing that a sweep could help"
     host = await world.create(command=DROP)
     await world.work()
     await work(world)

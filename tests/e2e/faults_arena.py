@@ -92,24 +92,32 @@ class Trap:
 
     def set(self, *steps: str) -> None:
         """Kill the component when it comes to the first step, its successor at the next."""
-        self._noted.unlink(missing_ok=True)
         self.later = list(steps)
         self.next()
 
+    def until_sprung(self, seconds: float = 60) -> None:
+        """Wait until all steps have killed."""
+        eventually(
+            f"{self.part} comes to its steps",
+            lambda: not self.later and not self._wish.exists(),
+            seconds,
+        )
+
     def next(self) -> None:
-        """Set the next step, if there is one."""
-        if self.later:
+        """Set the next step, if there is one and the last has had its effect."""
+        if self.later and not self._wish.exists():
             aside = self._wish.with_suffix(".new")
             aside.write_text(self.later.pop(0))
             aside.rename(self._wish)
 
     def clear(self) -> None:
-        """Let it live."""
+        """Let it live, and forget what was."""
         self.later = []
         self._wish.unlink(missing_ok=True)
+        self._noted.unlink(missing_ok=True)
 
     def sprung(self) -> list[str]:
-        """Steps at which it was killed since the trap was set."""
+        """Steps at which it was killed since it was cleared."""
         return self._noted.read_text().split() if self._noted.exists() else []
 
 
@@ -122,7 +130,12 @@ class Keeper:
 
     def __post_init__(self) -> None:
         self._closed = False
+        self._dead: set[str] = {""}
         self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def lease_held(self) -> None:
+        """Wait until the operator that lives now leads."""
+        eventually("an operator leads", lambda: lease_holder(self.stack) not in self._dead)
 
     def start(self) -> None:
         """Have every part running, with its trap."""
@@ -155,6 +168,7 @@ class Keeper:
         if part.startswith("agent-"):
             self.stack.start_agent(part.removeprefix("agent-"), env)
         else:
+            self._dead.add(lease_holder(self.stack))
             hand_over_lease(self.stack)
             self.stack.start_operator(part.removeprefix("operator-"), env)
 
@@ -168,10 +182,18 @@ def hand_over_lease(stack: Stack) -> None:
     )
 
 
+def lease_holder(stack: Stack) -> str:
+    """Who leads, as the Lease says."""
+    path = "jsonpath={.spec.holderIdentity}"
+    lease = ("get", "lease", "isolet-operator", "--ignore-not-found", "-o", path)
+    return stack.kube("-n", NAMESPACE, *lease)
+
+
 @dataclass(frozen=True)
 class Sandbox:
     """What the engine's own client says of a sandbox that is to run on."""
 
+    uid: str
     id: str
     pid: int
     started: str
@@ -182,7 +204,7 @@ class Sandbox:
         ids = witness.docker("ps", "-q", "--no-trunc", "--filter", f"label=dev.isolet.uid={uid}")
         assert len(ids.split()) == 1, f"containers of {uid} that run: {ids.split()}"
         seen = witness.inspect(ids)
-        return cls(seen["Id"], seen["State"]["Pid"], seen["State"]["StartedAt"])
+        return cls(uid, seen["Id"], seen["State"]["Pid"], seen["State"]["StartedAt"])
 
 
 @dataclass(frozen=True)
@@ -316,27 +338,22 @@ class Arena:
         assert doubles(self.tapes) == {}
         assert self.sight.broken == []
         for node, sandbox in self.standing.items():
-            seen = self.sight.objects[f"stands-{node}"]
-            assert Sandbox.of(self.world.witness(node), seen["metadata"]["uid"]) == sandbox, node
+            assert Sandbox.of(self.world.witness(node), sandbox.uid) == sandbox, node
         self.only_standing_left()
 
     def only_standing_left(self) -> None:
         """On every node there is what stands, and nothing else."""
-        wanted = {
-            node: {
-                "containers": [self.standing[node].id] if node in self.standing else [],
-                **{"volumes": [], "loops": [], "disks": []},
-            }
-            for node in self.nodes
-        }
+        wanted = {node: self._only(self.standing.get(node)) for node in self.nodes}
+        eventually(
+            f"on the nodes there is {wanted}",
+            lambda: {node: self.world.left_on(node) for node in self.nodes} == wanted,
+        )
 
-        def same() -> bool:
-            found = {node: self.world.left_on(node) for node in self.nodes}
-            for left in found.values():
-                left.pop("launches")
-            return found == wanted
-
-        eventually(f"left on the nodes is {wanted}", same)
+    def _only(self, sandbox: Sandbox | None) -> dict[str, list[str]]:
+        left: dict[str, list[str]] = {"volumes": [], "loops": [], "disks": []}
+        left["containers"] = [sandbox.id] if sandbox else []
+        left["launches"] = [sandbox.uid] if sandbox else []
+        return left
 
     def end_standing(self) -> None:
         """End what ran through it all: its output is whole, each line there once."""

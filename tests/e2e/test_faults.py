@@ -6,17 +6,27 @@ streams, `docker inspect` and what a watch of the API server has shown.
 """
 
 import itertools
-from collections.abc import Iterator
+import json
+import os
+import signal
+import time
+import uuid
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from isolet.agent.steps import AgentStep
-from tests.e2e.faults_arena import SEED, Arena, arena_of, chance, mix
-from tests.e2e.world import World
+from isolet.base import names
+from isolet.operator.steps import STEPS, Effect
+from isolet_stack.stack import NAMESPACE
+from tests.e2e.faults_arena import SEED, Arena, arena_of, chance, eventually, mix, runs
+from tests.e2e.looks import tombstones
+from tests.e2e.world import World, condition
 
 pytestmark = pytest.mark.faults
 
 NODES = ("node-0", "node-1")
+OPERATOR = "operator-0"
 
 
 def journeys() -> list[tuple[str, ...]]:
@@ -39,7 +49,7 @@ def rounds() -> list[tuple[tuple[str, ...], ...]]:
 def arena(whole: World, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Arena]:
     print(f"seed {SEED}: ISOLET_FAULT_SEED={SEED} makes the same choices again")
     folder = tmp_path_factory.mktemp("traps")
-    parts = (*(f"agent-{node}" for node in NODES), "operator-0")
+    parts = (*(f"agent-{node}" for node in NODES), OPERATOR)
     with whole.in_namespace() as world, arena_of(world, folder, *parts) as arena:
         arena.settle_in()
         yield arena
@@ -54,8 +64,178 @@ def test_the_agents_are_killed_at(arena: Arena, steps: tuple[tuple[str, ...], ..
     traps = [arena.trap(f"agent-{node}") for node in NODES]
     tag = f"{dice.randrange(1 << 24):06x}"
     for trap, mine in zip(traps, steps, strict=False):
+        trap.clear()
         trap.set(*mine)
     arena.perform([work for n in (0, 1) for work in mix(NODES[n], f"{tag}-{n}", dice)])
     for trap, mine in zip(traps, steps, strict=False):
         assert tuple(trap.sprung()) == mine, f"{trap.part} came only to {trap.sprung()}"
+    arena.judge()
+
+
+# The operator. What a scenario does not reach in the life of an Execution has one of its own.
+
+IN_A_LIFE = (
+    Effect.BIND,
+    Effect.AGENT_PUT,
+    Effect.STATUS,
+    Effect.AGENT_AMEND,
+    Effect.AGENT_REMOVE,
+    Effect.RELEASE,
+)
+"""In the order in which an Execution comes to them."""
+
+
+def sides(which: str) -> tuple[str, ...]:
+    """One side of each effect in a life; the other life has the other sides."""
+    dice, other = chance("life"), {"before": "after", "after": "before"}
+    chosen = {effect: dice.choice(("before", "after")) for effect in IN_A_LIFE}
+    if which != "one":
+        chosen = {effect: other[side] for effect, side in chosen.items()}
+    return tuple(f"{effect}.{side}" for effect, side in chosen.items())
+
+
+def in_a_life(arena: Arena, which: str) -> None:
+    """Work of every kind, the operator killed at one side of each effect on the way."""
+    arena.trap(OPERATOR).set(*sides(which))
+    arena.perform([w for n in (0, 1) for w in mix(NODES[n], f"{which}-{n}", chance(which))])
+
+
+def at_its_start(arena: Arena) -> None:
+    """An operator that is killed at each attempt to become leader."""
+    arena.trap(OPERATOR).set(*both(Effect.LEASE_ACQUIRE))
+    arena.world.stack.kill(OPERATOR)
+
+
+def while_it_idles(arena: Arena) -> None:
+    arena.trap(OPERATOR).set(*both(Effect.LEASE_RENEW))
+
+
+def while_it_ends(arena: Arena) -> None:
+    """Told to end, it is killed while it hands over the lease."""
+    trap = arena.trap(OPERATOR)
+    trap.set(*both(Effect.LEASE_RELEASE))
+    for left in (1, 0):
+        arena.keeper.lease_held()
+        process = arena.world.stack.process(OPERATOR)
+        assert process is not None
+        process.signal(signal.SIGTERM)
+        eventually("it dies of the trap", lambda left=left: len(trap.sprung()) == 2 - left)
+
+
+def at_a_node(arena: Arena) -> None:
+    """A node is closed and opened while the operator is killed at what it says of it."""
+    arena.trap(OPERATOR).set(*both(Effect.NODE_STATUS))
+    for closed, reason in ((True, "Cordoned"), (False, "NodeReady")):
+        arena.world.patch("executionnode", "node-1", {"spec": {"unschedulable": closed}})
+        arena.world.until(
+            "executionnode", "node-1", lambda o, r=reason: condition(o, "Ready")["reason"] == r
+        )
+
+
+def at_an_event(arena: Arena) -> None:
+    """Failures are told in Events; a killed operator may owe one, and nothing else."""
+    trap = arena.trap(OPERATOR)
+    for number, step in enumerate(both(Effect.EVENT)):
+        trap.set(step)
+        work = mix(NODES[number], f"event-{number}", chance("event"))[1]
+        arena.perform([work])
+        trap.until_sprung()
+
+
+def at_an_expiry(arena: Arena) -> None:
+    """Objects whose time to live is over are deleted once."""
+    arena.trap(OPERATOR).set(*both(Effect.OBJECT_DELETE))
+    arena.world.execution("brief", "true", ttlSecondsAfterFinished=1)
+    arena.sight.until("brief", bool)
+    arena.sight.until("brief", lambda o: o is None, 90)
+
+
+def at_a_release_by_force(arena: Arena) -> None:
+    """Given up by an administrator: a tombstone stays, and by it the sandbox still goes."""
+    arena.trap(OPERATOR).set(*both(Effect.TOMBSTONE_WRITE))
+    arena.world.execution("given-up", "sleep", "300", workspace={"medium": "Disk"})
+    uid = arena.sight.until("given-up", runs)["metadata"]["uid"]
+    arena.world.kubectl("annotate", "execution", "given-up", "isolet.dev/force-release=test")
+    arena.world.delete("execution", "given-up")
+    arena.sight.until("given-up", lambda o: o is None, 90)
+    kept = [stone for stone in tombstones(arena.world) if stone["uid"] == uid]
+    assert [(stone["cause"], stone["detail"]) for stone in kept] == [("Forced", "test")]
+
+
+def at_an_old_tombstone(arena: Arena) -> None:
+    """One that has waited for longer than a month is forgotten."""
+    arena.trap(OPERATOR).set(*both(Effect.TOMBSTONE_DELETE))
+    uid = str(uuid.uuid4())
+    bury(arena.world, uid, "node-7", "2020-01-01T00:00:00Z")
+    arena.world.stack.kill(OPERATOR)
+    arena.trap(OPERATOR).until_sprung()
+    eventually(
+        "the tombstone is gone",
+        lambda: uid not in [stone["uid"] for stone in tombstones(arena.world)],
+    )
+
+
+def at_a_stray(arena: Arena) -> None:
+    """A container and a volume that no record knows, of an object that was given up."""
+    uid, witness = str(uuid.uuid4()), arena.world.witness("node-0")
+    labels = [f"dev.isolet.installation={arena.world.stack.installation}", f"dev.isolet.uid={uid}"]
+    flags = [word for label in labels for word in ("--label", label)]
+    witness.docker("volume", "create", *flags, f"stray-{uid}")
+    witness.docker("create", *flags, "--name", f"stray-{uid}", os.environ["ISOLET_IMAGE_SHELL"])
+    bury(arena.world, uid, "node-0", time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
+    arena.trap(OPERATOR).set(*both(Effect.AGENT_REMOVE_STRAYS))
+    arena.world.stack.kill(OPERATOR)
+    arena.trap(OPERATOR).until_sprung(150)
+
+
+def bury(world: World, uid: str, node: str, when: str) -> None:
+    """Write a tombstone as an operator of another day would have."""
+    stone = {"uid": uid, "namespace": world.namespace, "name": "gone", "node": node}
+    stone |= {"cause": "Forced", "detail": "", "writtenAt": when}
+    document = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {
+            "name": f"isolet-tombstone-{names.short_digest(uid, node)}",
+            "labels": {"isolet.dev/tombstone": "true"},
+        },
+        "data": {"tombstone.json": json.dumps(stone)},
+    }
+    world.stack.kube("-n", NAMESPACE, "apply", "-f", "-", stdin=json.dumps(document))
+
+
+def both(effect: Effect) -> tuple[str, str]:
+    """The steps right before and right after an effect."""
+    return effect.before, effect.after
+
+
+SCENARIOS: dict[str, tuple[Callable[[Arena], None], tuple[str, ...]]] = {
+    "in a life": (lambda arena: in_a_life(arena, "one"), sides("one")),
+    "in another life": (lambda arena: in_a_life(arena, "other"), sides("other")),
+    "at its start": (at_its_start, both(Effect.LEASE_ACQUIRE)),
+    "while it idles": (while_it_idles, both(Effect.LEASE_RENEW)),
+    "while it ends": (while_it_ends, both(Effect.LEASE_RELEASE)),
+    "at a node": (at_a_node, both(Effect.NODE_STATUS)),
+    "at an event": (at_an_event, both(Effect.EVENT)),
+    "at an expiry": (at_an_expiry, both(Effect.OBJECT_DELETE)),
+    "at a release by force": (at_a_release_by_force, both(Effect.TOMBSTONE_WRITE)),
+    "at an old tombstone": (at_an_old_tombstone, both(Effect.TOMBSTONE_DELETE)),
+    "at a stray": (at_a_stray, both(Effect.AGENT_REMOVE_STRAYS)),
+}
+"""What is done, and the steps at which the operator is killed in it."""
+
+
+def test_every_step_of_the_operator_has_its_scenario() -> None:
+    assert sorted(step for _, steps in SCENARIOS.values() for step in steps) == sorted(STEPS)
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_the_operator_is_killed(arena: Arena, scenario: str) -> None:
+    perform, steps = SCENARIOS[scenario]
+    trap = arena.trap(OPERATOR)
+    trap.clear()
+    perform(arena)
+    trap.until_sprung()
+    assert sorted(trap.sprung()) == sorted(steps)
+    arena.keeper.lease_held()
     arena.judge()

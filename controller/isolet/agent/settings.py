@@ -55,7 +55,6 @@ class AgentSettings(BaseModel):
         extra="forbid",
         alias_generator=to_camel,
         populate_by_name=True,
-        use_attribute_docstrings=True,
     )
 
     node: str = Field(

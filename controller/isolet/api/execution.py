@@ -101,7 +101,8 @@ class ExecutionSpec(meta.Model):
     desired_state: DesiredState = DesiredState.RUNNING
     """Running, or Terminated to end it and keep its record; this cannot be taken back."""
     ttl_seconds_after_finished: sandbox.TtlSeconds | None = None
-    """Deletes the object this long after its end. Absent: it is kept."""
+    """Deletes the object this long after its end. Absent: it is kept. Leave it out where the
+    manifest is applied again and again, as GitOps does: once the object is gone, it is run anew."""
     node_name: meta.ObjectName | None = None
     """Node that it is bound to. Written once, by Isolet's own service accounts only."""
 

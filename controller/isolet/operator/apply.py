@@ -23,7 +23,7 @@ from isolet.operator.kube import (
     uid_of,
 )
 from isolet.operator.leader import NOT_LEADER, Leadership
-from isolet.operator.links import Agent, Link
+from isolet.operator.links import NODE_BUSY, Agent, Link
 from isolet.operator.nodes import Nodes
 from isolet.operator.steps import Effect, at
 from isolet.operator.tombstones import Tombstones
@@ -85,14 +85,15 @@ class Applier:
 
     @staticmethod
     def is_transient(outcome: Outcome) -> bool:
-        """A write of the API server that lost a race or its answer, or a lease that ran out.
+        """A write of the API server that lost a race or its answer; a lease or turn to wait for.
 
         There is nothing in it that anybody should be told: read again and repeat.
         """
-        if isinstance(outcome.error, errors.Fenced):
-            return outcome.error.reason == NOT_LEADER
+        error = outcome.error
+        if error is not None and error.reason in (NOT_LEADER, NODE_BUSY):
+            return True
         ours = isinstance(outcome.failed, act.Bind | act.Release | act.DeleteObject)
-        return ours and isinstance(outcome.error, errors.Conflict | errors.Unconfirmed)
+        return ours and isinstance(error, errors.Conflict | errors.Unconfirmed)
 
     async def _perform(self, action: act.Action, outcome: Outcome) -> None:
         match action:
@@ -185,7 +186,7 @@ class Applier:
 
     async def _remove_strays(self, action: act.RemoveStrays) -> None:
         link = self._link(action.node)
-        async with link.gate:
+        async with link.turn():
             call = self._fenced(lambda fence: link.agent.remove_strays(action.names, fence))
             await at(Effect.AGENT_REMOVE_STRAYS, call)
 
@@ -223,7 +224,7 @@ async def _remove(agent: Agent, uid: str, kind: str, fence: Fence) -> Record:
 async def _learn(link: Link, uid: str, effect: Effect, call: Coroutine[Any, Any, Record]) -> bool:
     """Make the call when the node has a turn for it; its answer is known before the next pass."""
     try:
-        async with link.gate:
+        async with link.turn():
             return link.learn(await at(effect, call))
     except errors.NotFound:
         link.forget(uid)

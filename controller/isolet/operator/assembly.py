@@ -194,8 +194,8 @@ class Operator:
 
     # What hangs together in a circle: these are called only once all parts exist.
 
-    def _object_changed(self, kind: Kind, key: Key, obj: Object | None) -> None:
-        self.bells.object_changed(kind, key, obj)
+    def _object_changed(self, kind: Kind, key: Key, obj: Object | None, own: bool) -> None:
+        self.bells.object_changed(kind, key, obj, own)
 
     def _record_changed(self, record: Record) -> None:
         self.bells.record_changed(record)

@@ -4,7 +4,9 @@ A bell that is not rung is no error, only a delay until the next resync. Used fr
 """
 
 import asyncio
+import contextlib
 import itertools
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -33,7 +35,11 @@ class Sweep:
     ring: Callable[[Key], None]
     chunk: int = 16
     pause: float = 0.05
+    slowest: float = 0.4
+    """Pause after a chunk of which nothing was bound: most that follows will not be either."""
     _wanted: asyncio.Event = field(default_factory=asyncio.Event)
+    _rest: deque[Key] = field(default_factory=deque)
+    _again: bool = False
 
     def want(self) -> None:
         """Something changed that may let a waiting object go on."""
@@ -41,16 +47,40 @@ class Sweep:
             self._wanted.set()
 
     async def run(self) -> None:
-        """Sweep for ever, once for any number of wishes that came before it began."""
+        """Sweep for ever: at each wish those whose turn it is, and by and by all the others."""
+        pause = self.pause
         while True:
-            await self._wanted.wait()
+            pause = min(2 * pause, self.slowest) if not await self._step() else self.pause
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause if self._rest else None):
+                    await self._wanted.wait()
+            await asyncio.sleep(self.pause)
+
+    async def _step(self) -> bool:
+        """Ring a chunk or two; returns whether something of it was bound in a moment."""
+        keys = [self._rest.popleft() for _ in range(min(self.chunk, len(self._rest)))]
+        if self._wanted.is_set():
             self._wanted.clear()
-            keys = self.order()
-            for start in range(0, len(keys), self.chunk):
-                for key in keys[start : start + self.chunk]:
-                    if key in self.index.waiting:
-                        self.ring(key)
-                await asyncio.sleep(self.pause)
+            keys += self._begin()
+        waiting = [key for key in keys if key in self.index.waiting]
+        for key in waiting:
+            self.ring(key)
+        if not self._rest and self._again:
+            self._again = False
+            self._rest.extend(self.order())
+        if not waiting:
+            return True
+        await asyncio.sleep(self.pause)
+        return any(key not in self.index.waiting for key in waiting)
+
+    def _begin(self) -> list[Key]:
+        """The head of the fair order. What a sweep under way has left of its tail is kept."""
+        order = self.order()
+        if self._rest:
+            self._again = True
+        else:
+            self._rest.extend(order[self.chunk :])
+        return order[: self.chunk]
 
     def order(self) -> list[Key]:
         """The waiting keys in the order in which they should be tried."""
@@ -86,8 +116,12 @@ class Bells:
         if self.leading:
             self.queue.add_idle(key)
 
-    def object_changed(self, kind: Kind, key: Key, obj: Object | None) -> None:
-        """The cache has a new state of an object."""
+    def object_changed(self, kind: Kind, key: Key, obj: Object | None, own: bool = False) -> None:
+        """The cache has a new state of an object.
+
+        A status that its own pass wrote (`own`) is no reason for another one: it was written at the
+        version that was looked at, so nothing else is new, and the plan has said when to look.
+        """
         if kind in WORK:
             self.index.put(key, obj)
             self._ring_inside(key)
@@ -96,7 +130,8 @@ class Bells:
             self.sweep.want()
         elif kind is NODES:
             self._node_object(key, obj)
-        self.ring(key)
+        if not own:
+            self.ring(key)
 
     def record_changed(self, record: Record) -> None:
         """An agent's record of an object is new, different or gone."""
@@ -158,5 +193,7 @@ class Bells:
 
     def _ring_bound(self, name: str) -> None:
         for key in self.index.on(name):
-            self.ring(key)
+            # What has ended is of little interest to a node, and there may be ten thousand.
+            ring = self.resync if self.index.bound[key].finished else self.ring
+            ring(key)
             self._ring_inside(key)

@@ -25,11 +25,12 @@ class _Shelf:
     complete: bool = False
 
 
-Changed = Callable[[Kind, Key, Object | None], None]
-"""Called with the new state of a key, or None when it is gone."""
+Changed = Callable[[Kind, Key, Object | None, bool], None]
+"""Called with the new state of a key, or None when it is gone, and whether it is no more than the
+answer to a status that the key's own pass wrote."""
 
 
-def _nobody(kind: Kind, key: Key, obj: Object | None) -> None:
+def _nobody(kind: Kind, key: Key, obj: Object | None, own: bool) -> None:
     """Tells nobody."""
 
 
@@ -40,7 +41,7 @@ class ObjectCache:
         self._shelves = {kind.kind: _Shelf() for kind in kinds}
         self._changed = changed
 
-    def put(self, kind: Kind, obj: Object) -> bool:
+    def put(self, kind: Kind, obj: Object, *, own: bool = False) -> bool:
         """Take in a state; returns whether it was news."""
         shelf = self._shelves[kind.kind]
         key, version = key_of(kind, obj), version_of(obj)
@@ -51,7 +52,7 @@ class ObjectCache:
         obj["metadata"].pop("managedFields", None)
         shelf.entries[key] = _Entry(version, obj)
         shelf.newest = max(shelf.newest, version)
-        self._changed(kind, key, obj)
+        self._changed(kind, key, obj, own)
         return True
 
     def drop(self, kind: Kind, obj: Object) -> bool:
@@ -63,7 +64,7 @@ class ObjectCache:
             return False
         shelf.entries[key] = _Entry(version, None)
         shelf.newest = max(shelf.newest, version)
-        self._changed(kind, key, None)
+        self._changed(kind, key, None, False)
         return True
 
     def forget(self, kind: Kind, key: Key, obj: Object) -> None:
@@ -71,7 +72,7 @@ class ObjectCache:
         entry = self._shelves[kind.kind].entries.get(key)
         if entry is not None and entry.obj is obj:
             entry.obj = None
-            self._changed(kind, key, None)
+            self._changed(kind, key, None, False)
 
     def get(self, key: Key) -> Object | None:
         """The newest state; None if there is no such object as far as is known."""
@@ -115,7 +116,7 @@ class ObjectCache:
             del entries[key]
             if entry.obj is not None:
                 gone.append(key)
-                self._changed(kind, key, None)
+                self._changed(kind, key, None, False)
         return gone
 
     def reset(self, kind: Kind) -> list[Key]:
@@ -127,5 +128,5 @@ class ObjectCache:
         keys = [key for key, entry in shelf.entries.items() if entry.obj is not None]
         self._shelves[kind.kind] = _Shelf()
         for key in keys:
-            self._changed(kind, key, None)
+            self._changed(kind, key, None, False)
         return keys

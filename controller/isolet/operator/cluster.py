@@ -13,7 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, urlencode
+from urllib import request
+from urllib.parse import quote, urlencode, urlsplit
 
 import aiohttp
 from kubernetes.aio import client, config
@@ -58,6 +59,9 @@ class Access:
                 )
         except (config.ConfigException, OSError) as error:
             raise errors.Invalid(f"no access to the API server: {error}") from error
+        settings.proxy = settings.proxy or _environment_proxy(settings.host)
+        # aiohttp would look into the environment for every request, in a thread.
+        settings.client_session_kwargs = {"trust_env": False}
         return settings
 
 
@@ -186,9 +190,17 @@ async def kopf_session(access: Access) -> Session:
         middlewares=(authorize,),
         # A watched object may be longer than aiohttp's line buffer.
         read_bufsize=2**21,
-        trust_env=True,
+        proxy=settings.proxy,
     )
     return Session(server=settings.host, http=http)
+
+
+def _environment_proxy(server: str) -> str | None:
+    """The proxy that HTTPS_PROXY and NO_PROXY ask for, read once."""
+    url = urlsplit(server)
+    if not url.hostname or request.proxy_bypass(url.hostname):
+        return None
+    return request.getproxies().get(url.scheme)
 
 
 def _ssl_context(settings: Any) -> ssl.SSLContext:

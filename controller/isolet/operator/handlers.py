@@ -155,6 +155,9 @@ def settings() -> Any:
     chosen.networking.connect_timeout = 5
     chosen.networking.error_backoffs = Backoffs()
     chosen.persistence.diffbase_storage = NoDiff()
+    chosen.persistence.progress_storage = NoProgress()
+    # kopf takes its finalizer off what needs none: with the default name, another operator's.
+    chosen.persistence.finalizer = "isolet.dev/never-put-on"
     # It would SIGKILL the process; ending is `run`'s to do.
     chosen.process.ultimate_exiting_timeout = None
     return chosen
@@ -181,6 +184,27 @@ class NoDiff(kopf.DiffBaseStorage):  # type: ignore[misc,unused-ignore]
 
     def store(self, *, body: object, patch: object, essence: object) -> None:
         """Nothing is stored."""
+
+
+class NoProgress(kopf.ProgressStorage):  # type: ignore[misc,unused-ignore]
+    """No handler of ours has progress: nothing is looked for on objects, and nothing put there."""
+
+    def fetch(self, *, key: object, body: object) -> Any:
+        """Nothing was stored."""
+        return None
+
+    def store(self, *, key: object, record: object, body: object, patch: object) -> None:
+        """Nothing is stored."""
+
+    def purge(self, *, key: object, body: object, patch: object) -> None:
+        """There is nothing to remove."""
+
+    def touch(self, *, body: object, patch: object, value: object) -> None:
+        """Objects are never touched."""
+
+    def clear(self, *, essence: Any) -> Any:
+        """There is nothing of it in the object."""
+        return essence
 
 
 def _serve(registry: Any, kind: Kind, deliver: Callable[[Event], None]) -> None:

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 
 from aiohttp import web
 
+from isolet.base import errors
+
 Problems = Callable[[], Sequence[str]]
 
 
@@ -20,7 +22,11 @@ class HealthServer:
     _runner: web.AppRunner | None = None
 
     async def start(self) -> int:
-        """Listen; returns the port."""
+        """Listen; returns the port.
+
+        Raises:
+            Invalid: the address cannot be listened on.
+        """
         app = web.Application()
         app.router.add_get("/metrics", self._metrics)
         app.router.add_get("/healthz", self._probe(self.unhealthy))
@@ -28,7 +34,14 @@ class HealthServer:
         self._runner = web.AppRunner(app, access_log=None)
         await self._runner.setup()
         site = web.TCPSite(self._runner, self.host, self.port)
-        await site.start()
+        try:
+            await site.start()
+        except OSError as error:
+            await self.stop()
+            raise errors.Invalid(
+                f"cannot serve metrics and probes on {self.host}:{self.port}: {error.strerror}",
+                reason="AddressUnusable",
+            ) from error
         return int(self._runner.addresses[0][1])
 
     async def stop(self) -> None:

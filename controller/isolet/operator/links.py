@@ -9,7 +9,7 @@ of a record means absence only once a snapshot of the agent's present epoch has 
 import asyncio
 import contextlib
 import random
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -21,6 +21,9 @@ from isolet.wire.agent_api import AgentAPI, Change, Snapshot
 from isolet.wire.node import NodeObserved
 
 _log = log.get("operator.nodes")
+
+NODE_BUSY = "NodeBusy"
+"""Reason of a call that found no turn: said to the queue, and to nobody else."""
 
 
 class Agent(AgentAPI, Protocol):
@@ -49,6 +52,9 @@ class LinkTimes:
     snapshot: float = 30.0
     silence: float = 20.0
     """A watch without a line for so long is taken for dead; bookmarks come every few seconds."""
+    turn: float = 1.0
+    """A call waits so long for one of the node's turns: a hung node must not hold up the passes of
+    others, who wait for the same workers."""
     backoff: float = 0.5
     backoff_cap: float = 5.0
 
@@ -83,8 +89,27 @@ class Link:
 
     def __post_init__(self) -> None:
         self.watched_since = self.clock.monotonic()
-        self.gate = asyncio.Semaphore(self.calls)
+        self._turns = asyncio.Semaphore(self.calls)
         self._ask = asyncio.Event()
+
+    @contextlib.asynccontextmanager
+    async def turn(self) -> AsyncIterator[None]:
+        """One of the calls to this agent that may be under way at once.
+
+        Raises:
+            Unavailable: there was none in time (`NodeBusy`).
+        """
+        try:
+            async with asyncio.timeout(self.times.turn):
+                await self._turns.acquire()
+        except TimeoutError:
+            raise errors.Unavailable(
+                f"node {self.name} is busy", reason=NODE_BUSY, retry_after=0.2
+            ) from None
+        try:
+            yield
+        finally:
+            self._turns.release()
 
     def contact(self) -> Contact:
         """How the agent is heard, as of now."""

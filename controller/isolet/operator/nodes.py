@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 import pydantic
 
 from isolet.api import executionnode
-from isolet.base import log
+from isolet.base import errors, log
 from isolet.base.clock import Clock
 from isolet.operator.index import Index
 from isolet.operator.kube import Object, version_of
 from isolet.operator.links import Agent, Link, LinkTimes, NodeEndpoint
 from isolet.plan import node, placement
-from isolet.plan.model import NodeFacts, OrphanNode
+from isolet.plan.model import Contact, NodeFacts, OrphanNode
 from isolet.plan.objects import Record
 from isolet.wire.node import Amounts
 
@@ -33,6 +33,9 @@ class _Entry:
     """None: it cannot be read by this version."""
     link: Link | None = None
     task: asyncio.Task[None] | None = None
+    since: float = 0.0
+    problem: str = ""
+    """Why there is no link though there should be one."""
 
 
 @dataclass
@@ -97,6 +100,20 @@ class Nodes:
         """Whether every object could be read: else a missing one may only look missing."""
         return all(entry.object is not None for entry in self._entries.values())
 
+    def contact(self, name: str) -> Contact | None:
+        """How the agent is heard; None if nobody follows it, or its object cannot be read."""
+        entry = self._entries.get(name)
+        if entry is None or entry.object is None or not self.leading:
+            return None
+        if entry.link is not None:
+            return entry.link.contact()
+        return Contact(
+            watched_since=entry.since,
+            problem=entry.problem,
+            reason="Invalid",
+            now=self.clock.monotonic(),
+        )
+
     def is_heard(self, name: str) -> bool:
         """Whether the agent is there now."""
         link = self.link(name)
@@ -156,8 +173,9 @@ class Nodes:
         self._end(entry)
         try:
             agent = self.connect(endpoint)
-        except Exception:
-            _log.exception("no link to the agent", extra={"node": name})
+        except errors.IsoletError as error:
+            entry.since, entry.problem = self.clock.monotonic(), error.message
+            _log.warning("no link to the agent", extra={"node": name, "detail": error.message})
             return
         entry.link = Link(
             name=name,

@@ -71,7 +71,7 @@ async def publish(
         kind, metadata.get("namespace", ""), metadata["name"], patch, subresource="status"
     )
     try:
-        cache.put(kind, await at(effect, call))
+        cache.put(kind, await at(effect, call), own=True)
     except errors.NotFound:
         # Gone meanwhile: there is nobody left to tell.
         return False

@@ -190,15 +190,16 @@ class Reconciler:
         return delay
 
     async def _node(self, key: Key, obj: Object) -> Again:
-        parsed, link = self.nodes.object(key.name), self.nodes.link(key.name)
-        if parsed is None or link is None:
+        parsed, contact = self.nodes.object(key.name), self.nodes.contact(key.name)
+        if parsed is None or contact is None:
             return Again()
+        link = self.nodes.link(key.name)
         draining = parsed.spec.drain is not None and all(map(self.cache.complete, WORK))
         plan = node.plan(
             model.NodePass(
                 object=parsed,
-                contact=link.contact(),
-                report=link.report,
+                contact=contact,
+                report=link.report if link is not None else None,
                 installation=self.installation,
                 remaining=self.index.remaining(key.name) if draining else None,
                 now=self.clock.now(),

@@ -146,16 +146,25 @@ class Relist:
     async def _list(self, kind: Kind) -> Iterable[str]:
         """Take in a kind; returns the uids of all that there are."""
         listed: dict[Key, str] = {}
-        page = await self._page(kind, None, listed, first=True)
+        # A new leader's second list is there to be compared with its first, and comes seconds
+        # after it: what has not changed since has just had its pass.
+        ring = _nobody if kind in WORK and len(self.lists) == 1 else self.ring
+        page = await self._page(kind, None, listed, ring, first=True)
         version = page.version
         while page.token is not None:
-            page = await self._page(kind, page.token, listed)
+            page = await self._page(kind, page.token, listed, ring)
         for key in self.cache.keep_only(kind, set(listed), version):
             self.ring(key)
         return listed.values()
 
     async def _page(
-        self, kind: Kind, token: str | None, listed: dict[Key, str], *, first: bool = False
+        self,
+        kind: Kind,
+        token: str | None,
+        listed: dict[Key, str],
+        ring: Callable[[Key], None],
+        *,
+        first: bool = False,
     ) -> Page:
         seen = self.cache.newest(kind)
         page = await self.cluster.list(kind, ListOptions(limit=PAGE, token=token))
@@ -167,7 +176,7 @@ class Relist:
             self.accounts[kind.kind].show(version_of(obj), now)
             key = key_of(kind, obj)
             listed[key] = uid_of(obj)
-            self.ring(key)
+            ring(key)
         return page
 
     def _went_back(self, kind: Kind) -> None:
@@ -181,3 +190,7 @@ class Relist:
         """Kinds whose watch has owed an event for longer than `grace` seconds."""
         now = self.clock.monotonic()
         return [kind for kind, account in self.accounts.items() if account.behind(now) > grace]
+
+
+def _nobody(_key: Key) -> None:
+    """Rings no key."""

@@ -33,7 +33,7 @@ class Settings:
     request_timeout: float = 30.0
     """Seconds for one read of the API server; a write has at most what is left of the lease."""
 
-    workers: int = 16
+    workers: int = 32
     """Passes under way at once."""
     agent_calls: int = 8
     """Calls to one agent under way at once."""

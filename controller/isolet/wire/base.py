@@ -23,7 +23,6 @@ class Wire(BaseModel):
         extra="ignore",
         ser_json_bytes="base64",
         val_json_bytes="base64",
-        use_attribute_docstrings=True,
     )
 
     def to_json(self) -> bytes:

@@ -34,7 +34,7 @@ async def folders(tmp_path: Path):
     found = LaunchFolders(tmp_path / "launch")
     await found.prepare()
     yield found
-    await found.unmount()
+    await found.close()
 
 
 class Sandbox:

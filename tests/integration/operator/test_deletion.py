@@ -137,6 +137,22 @@ async def test_another_finalizer_is_left_alone(world: World) -> None:
         await world.until_gone()
 
 
+async def test_another_kopf_operators_finalizer_is_left_alone(world: World) -> None:
+    theirs = "kopf.zalando.org/KopfFinalizerMarker"
+    await world.add_class()
+    agent = await world.add_node()
+    async with world.leader():
+        uid = await world.create()
+        await until(lambda: uid in agent.live, "running")
+        obj = await world.get()
+        await world.patch({"metadata": {"finalizers": [*obj["metadata"]["finalizers"], theirs]}})
+        await agent.end(uid)
+        await world.until_condition("Succeeded", "True")
+        await asyncio.sleep(1)
+        assert theirs in (await world.get())["metadata"]["finalizers"]
+        await world.patch({"metadata": {"finalizers": []}})
+
+
 async def test_our_finalizer_is_put_back(world: World) -> None:
     await world.add_class()
     agent = await world.add_node()

@@ -10,8 +10,9 @@ from isolet.agent.runner import ProcessRunner
 from isolet.agent.service.admission import MAX_INSIDE
 from isolet.base import errors
 from isolet.plan import reasons
-from isolet.wire.execution import ExecRequest
+from isolet.wire.execution import ExecRequest, ExecutionSpec
 from isolet.wire.process import OnOverflow, OutputPolicy, StagedFile
+from tests.integration.processes.conftest import LIMITS
 
 
 async def start(runner, request_of, session, operation, *command, **changes):
@@ -92,6 +93,14 @@ async def test_there_is_a_limit(runner, request_of, session):
     with pytest.raises(errors.Unavailable) as caught:
         await start(runner, request_of, session, "more", "true")
     assert caught.value.reason == "TooManyProcesses"
+
+
+async def test_a_session_with_a_process_in_it_is_not_idle(runner, request_of, host, shell):
+    spec = ExecutionSpec(image=shell, resources=LIMITS, idle_timeout_seconds=2)
+    uid = (await host.provision(spec, uid="idle", deadline_seconds=120)).uid
+    await start(runner, request_of, uid, "one", "sh", "-c", "sleep 5; echo done")
+    assert (await ends(runner, "one")).exit_code == 0
+    assert (await host.wait(uid)).outcome.reason == reasons.IDLE_TIMEOUT
 
 
 async def test_one_that_cannot_start_leaves_the_session(runner, request_of, session, host):

@@ -74,6 +74,12 @@ def test_an_object_rings_itself(world):
     assert world.rung() == [key("a"), Key("Process", "ns", "job")]
 
 
+def test_a_status_that_its_own_pass_wrote_rings_nothing(world):
+    where = key("a")
+    world.bells.object_changed(EXECUTIONS, where, an_execution("a", node="n"), own=True)
+    assert (world.rung(), list(world.index.bound)) == ([], [where])
+
+
 def test_a_standby_rings_nothing_and_knows_everything(world):
     world.bells.leading = False
     world.put(EXECUTIONS, an_execution("a"))
@@ -204,6 +210,32 @@ async def test_what_was_bound_meanwhile_is_not_swept(world):
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     assert world.rung() == [key("x0"), key("x1")]
+
+
+async def test_each_wish_tries_the_head_again_and_the_tail_is_reached_all_the_same(world):
+    for i in range(10):
+        world.put(EXECUTIONS, an_execution(f"x{i}", created=f"2026-01-01T00:00:0{i}Z"))
+    world.rung()
+    rung = []
+    world.sweep.ring = rung.append
+    world.sweep.slowest = 0.004
+    task = asyncio.create_task(world.sweep.run())
+    for _ in range(20):
+        world.sweep.want()
+        await asyncio.sleep(0.005)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    counts = {k.name: rung.count(k) for k in rung}
+    assert len(counts) == 10, "all were looked at though nothing was ever bound"
+    assert min(counts["x0"], counts["x1"]) > counts["x9"]
+
+
+async def test_a_sweep_ends(world):
+    world.put(EXECUTIONS, an_execution("a"))
+    world.sweep.want()
+    await swept(world)
+    before = list(world.sweep._rest)
+    assert (before, world.sweep._again, world.sweep._wanted.is_set()) == ([], False, False)
 
 
 def test_without_waiting_objects_there_is_no_sweep(world):

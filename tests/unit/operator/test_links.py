@@ -3,6 +3,7 @@ import asyncio
 import pytest
 
 from fakes.agent import FakeAgent
+from isolet.base import errors
 from isolet.base.clock import FixedClock
 from isolet.operator.links import BeginAgain, Link, LinkTimes, NodeEndpoint
 from isolet.plan.model import Absent, Known, Unknown
@@ -164,3 +165,24 @@ async def test_the_stream_is_closed_with_the_link():
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     await follower.until(lambda: follower.agent.connections == 0)
+
+
+async def test_calls_wait_for_a_turn_and_not_for_ever():
+    follower = Follower()
+    follower.link = Link(
+        name="node-a",
+        endpoint=NodeEndpoint("unix:///x", "node-a"),
+        agent=follower.agent,
+        clock=FixedClock(),
+        changed=lambda _: None,
+        accounted=lambda _: None,
+        times=LinkTimes(turn=0.02),
+        calls=2,
+    )
+    async with follower.link.turn(), follower.link.turn():
+        with pytest.raises(errors.Unavailable) as caught:
+            async with follower.link.turn():
+                pass
+        assert caught.value.reason == "NodeBusy"
+    async with follower.link.turn():
+        pass

@@ -25,7 +25,7 @@ def seen():
 @pytest.fixture
 def cache(seen):
     return ObjectCache(
-        (EXECUTIONS, CLASSES), lambda kind, key, obj: seen.append((key, obj is not None))
+        (EXECUTIONS, CLASSES), lambda kind, key, obj, own: seen.append((key, obj is not None))
     )
 
 

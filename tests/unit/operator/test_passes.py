@@ -1,5 +1,7 @@
 """Passes over one Execution on an API server and an agent in memory, without a loop of workers."""
 
+import asyncio
+
 import pytest
 
 from fakes.agent import IMAGE, FakeAgent
@@ -7,7 +9,9 @@ from fakes.cluster import FakeCluster
 from isolet.base import errors
 from isolet.base.clock import FixedClock
 from isolet.operator.assembly import Operator
+from isolet.operator.health import HealthServer
 from isolet.operator.kube import CLASSES, EXECUTIONS, NAMESPACES, NODES, Key
+from isolet.operator.links import LinkTimes
 from isolet.operator.settings import Settings
 from isolet.wire.base import Fence
 from tests.unit.api.objects import a_class, a_node, an_execution
@@ -241,3 +245,40 @@ async def test_metrics_name_nothing(world):
     assert 'isolet_operator_objects{kind="Execution"} 1.0' in text
     for private in (uid, "hello", "n1", "standard"):
         assert private not in text
+
+
+async def test_a_hung_node_holds_up_no_worker_and_is_no_failure_of_the_object(world):
+    await world.create()
+    link = world.operator.nodes.link("n1")
+    link.times = LinkTimes(turn=0.01)
+    link._turns = asyncio.Semaphore(0)
+    again = await world.work()
+    assert again.failed
+    assert world.operator.reconciler.memory.failures == {}
+    link._turns.release()
+    await world.work()
+    assert len(world.agents["n1"].starts) == 1
+
+
+async def test_a_node_that_cannot_even_be_called_says_why(world):
+    def refuse(endpoint):
+        raise errors.Invalid("https needs a certificate")
+
+    world.operator.nodes.connect = refuse
+    obj = world.cluster.seed(NODES, a_node("n2"))
+    world.operator.cache.put(NODES, obj)
+    world.clock.advance(60)
+    world.lead()
+    await world.operator.reconciler.work(Key("ExecutionNode", "", "n2"))
+    stored = world.cluster.objects["ExecutionNode", "", "n2"]["status"]["conditions"]
+    found = {c["type"]: c for c in stored}
+    assert found["Ready"]["status"] == "False"
+    assert "https needs a certificate" in found["Reachable"]["message"]
+
+
+async def test_a_port_that_is_taken_is_named():
+    first = HealthServer("127.0.0.1", 0, lambda: b"", list, list)
+    port = await first.start()
+    with pytest.raises(errors.Invalid, match=str(port)):
+        await HealthServer("127.0.0.1", port, lambda: b"", list, list).start()
+    await first.stop()

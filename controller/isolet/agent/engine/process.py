@@ -4,6 +4,7 @@ Read from the host's `/proc`. An agent that cannot see the host's processes gets
 """
 
 import contextlib
+import itertools
 import os
 import socket
 import struct
@@ -17,7 +18,7 @@ _STARTED = 19
 
 def started_boottime(socket_path: str, proc: Path = Path("/proc")) -> float | None:
     """Boot-time seconds at which the engine behind the socket was started; None if unknown."""
-    for pid in (_listener(socket_path), *_holders(socket_path, proc)):
+    for pid in itertools.chain([_listener(socket_path)], _holders(socket_path, proc)):
         if pid and _read(proc / str(pid) / "comm").strip() == _NAME:
             return _start_of(proc / str(pid))
     return None
@@ -45,11 +46,19 @@ def _holders(socket_path: str, proc: Path) -> Iterator[int]:
 
 
 def _inodes(socket_path: str, proc: Path) -> Iterator[str]:
-    real = os.path.realpath(socket_path)
+    real = _real(socket_path)
     for line in _read(proc / "net" / "unix").splitlines()[1:]:
         words = line.split(maxsplit=7)
-        if len(words) == 8 and os.path.realpath(words[7]) == real:
+        if len(words) == 8 and real and _real(words[7]) == real:
             yield words[6]
+
+
+def _real(path: str) -> str:
+    """The path without links; anybody's socket may lie below a folder that goes meanwhile."""
+    try:
+        return os.path.realpath(path)
+    except OSError:
+        return ""
 
 
 def _open(folder: Path) -> Iterator[str]:

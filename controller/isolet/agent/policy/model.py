@@ -87,7 +87,6 @@ class _Table(BaseModel):
         frozen=True,
         extra="forbid",
         alias_generator=to_camel,
-        use_attribute_docstrings=True,
     )
 
 

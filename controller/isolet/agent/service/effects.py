@@ -293,6 +293,10 @@ class Effects:
 
     async def _remove_ours(self, record: SandboxRecord) -> None:
         engine = self._context.engine
+        if record.container_id is not None:
+            # An id is never given twice: this is the one that was made for this record.
+            await engine.remove(record.container_id)
+            return
         try:
             seen = await engine.inspect(record.container_name)
         except errors.NotFound:

@@ -58,11 +58,14 @@ class InsideDriver:
         book: DeadlineBook,
         wake: Callable[[str], None],
         end_host: EndHost,
+        touch_host: Callable[[str], Awaitable[None]],
     ) -> None:
         self._context = context
         self._book = book
         self._wake = wake
         self._end_host = end_host
+        self._touch_host = touch_host
+        self._touched: dict[str, float] = {}
         self._look = InsideLook(context, self._forget)
         self._files = LiveFiles(context)
         self._held: dict[str, dict[str, bytes]] = {}
@@ -104,7 +107,18 @@ class InsideDriver:
         facts = InsideFacts(host_running=False)
         if record.outcome is None:
             facts = await self._look.gather(record, inputs=self._at_hand(record))
+            await self._keep_awake(record)
         return inside.decide(record, facts, self._context.moment())
+
+    async def _keep_awake(self, record: SandboxRecord) -> None:
+        """A session with a Process in it is not idle."""
+        host = await self._context.store.get(host_of(record))
+        if host is None or host.spec.idle_timeout_seconds is None or host.stop is not None:
+            return
+        now = self._context.clock.boottime()
+        if now - self._touched.get(host.uid, 0.0) >= host.spec.idle_timeout_seconds / 4:
+            self._touched[host.uid] = now
+            await self._touch_host(host.uid)
 
     async def perform(self, action: Action, record: SandboxRecord) -> SandboxRecord | None:
         """Do one action; returns the record afterwards, None once it is buried."""
@@ -272,6 +286,8 @@ class InsideDriver:
         steps.reach(AgentStep.OUTCOME_AFTER)
         await self._book.drop(record.container_name)
         self._forget(record)
+        self._touched.pop(host_of(record), None)
+        await self._touch_host(host_of(record))
         return stored
 
     async def _dispose(self, record: SandboxRecord, _: object) -> SandboxRecord:

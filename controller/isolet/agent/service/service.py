@@ -76,7 +76,7 @@ class Service(ProcessDoor):
         self._watchers = Watchers(context.store, self._seen, _buried)
         self._node = Node(context, self._watchers.node_changed)
         self._admission = Admission(context, self._node)
-        self._inside = InsideDriver(context, book, self._wake, self._end_host)
+        self._inside = InsideDriver(context, book, self._wake, self._end_host, self._touch)
         own = SandboxDriver(context, self._facts, self._effects)
         self._workers = Workers(
             lambda uid: Worker(
@@ -90,6 +90,7 @@ class Service(ProcessDoor):
             LiveFiles(context),
         )
         self._background: list[asyncio.Task[None]] = []
+        self._was_connected = False
 
     # Life of the agent.
 
@@ -364,7 +365,10 @@ class Service(ProcessDoor):
 
     def _on_connect(self) -> None:
         """Events may have been missed: everyone looks."""
-        self._node.engine_back()
+        if self._was_connected:
+            self._node.engine_back()
+        # At the start of the agent the first qualification is under way already.
+        self._was_connected = True
         self._workers.wake_all()
 
     async def _purge_loop(self) -> None:

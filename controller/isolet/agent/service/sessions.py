@@ -133,8 +133,13 @@ class Sessions:
             feeder = asyncio.create_task(_feed(stream, request.stdin))
             try:
                 # Both at once: writing all input before reading any output would deadlock.
+                waiting = True
                 async for source, data in stream.output():
                     collected.take(source, data)
+                    if waiting and collected.lines.seen is not None:
+                        # The program has its values: no file needs to hold them any longer.
+                        waiting = False
+                        self._context.launches.remove_file(record.uid, launch)
             finally:
                 feeder.cancel()
                 await asyncio.gather(feeder, return_exceptions=True)

@@ -48,3 +48,20 @@ def test_behind_a_socket_of_systemd_the_engine_is_who_holds_it(tmp_path):
 
 def test_where_no_engine_can_be_seen_there_is_no_answer(tmp_path):
     assert process.started_boottime(str(tmp_path / "s"), tmp_path) is None
+
+
+def test_a_strangers_socket_below_a_folder_that_goes_meanwhile_is_passed_over(
+    tmp_path, monkeypatch
+):
+    proc, real = tmp_path / "proc", os.path.realpath
+    proc.mkdir()
+    sockets(proc, (76, "/proc/self/fd/17/agent.sock"), (77, tmp_path / "docker.sock"))
+    a_process(proc, 50, "dockerd", 50, holds="77")
+
+    def realpath(path):
+        if "fd/17" in str(path):
+            raise FileNotFoundError(path)
+        return real(path)
+
+    monkeypatch.setattr(os.path, "realpath", realpath)
+    assert process.started_boottime(str(tmp_path / "docker.sock"), proc) == 50

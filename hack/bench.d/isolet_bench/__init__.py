@@ -1,0 +1,1 @@
+"""Benchmarks: Isolet beside its floor, measured in the same run and in turns."""

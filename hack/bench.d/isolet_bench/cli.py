@@ -1,0 +1,61 @@
+"""The command line of hack/bench."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+
+from isolet_cluster.errors import ClusterError, say
+
+from . import cold, scale
+from .place import Place
+
+DESCRIPTION = """hack/bench: Isolet beside its floor, measured in one run and in turns.
+
+It has a cluster of its own (ISOLET_CLUSTER, else `bench`): brought up if it is not up, and what was
+started is ended at the end. Compare the ratios of a run, not the absolute numbers of two.
+
+  cold     a sandbox from nothing: latency, sustained throughput, API writes, CPU
+  scale    agent restart with live sandboxes; operator start with many objects
+"""
+
+
+def parser() -> argparse.ArgumentParser:
+    whole = argparse.ArgumentParser(
+        "hack/bench", description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    common = argparse.ArgumentParser(add_help=False)
+    common.add_argument("--json", action="store_true", help="print JSON instead of tables")
+    common.add_argument("--keep", action="store_true", help="leave the cluster up")
+    commands = whole.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    one = commands.add_parser("cold", parents=[common], help="a sandbox from nothing")
+    one.add_argument("--n", type=int, default=20, help="runs of each kind for latency")
+    one.add_argument("--in-flight", type=int, default=8, help="runs at once for throughput")
+    one.add_argument("--runs", type=int, default=24, help="runs in a block of throughput")
+    one.add_argument("--blocks", type=int, default=3, help="blocks of each kind")
+    one.add_argument("--only", choices=["latency", "throughput"], help="one part alone")
+    many = commands.add_parser("scale", parents=[common], help="many sandboxes, many objects")
+    many.add_argument("--sandboxes", type=int, default=60, help="live ones at the restart")
+    many.add_argument("--objects", type=int, default=10_000, help="objects at the operator's start")
+    many.add_argument("--only", choices=["restart", "objects"], help="one part alone")
+    return whole
+
+
+def main() -> int:
+    """Parse and run."""
+    options = parser().parse_args()
+    run = {"cold": cold.run, "scale": scale.run}[options.command]
+    try:
+        with Place.up(os.environ["ISOLET_CLUSTER"], keep=options.keep) as place:
+            report = run(place, options)
+    except (ClusterError, OSError) as error:
+        say(f"error: {error}")
+        return 1
+    if options.json:
+        json.dump(report.document(), sys.stdout, indent=1)
+        print()
+    else:
+        print(report.text())
+    return 0

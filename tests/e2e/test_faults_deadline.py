@@ -1,0 +1,106 @@
+"""A deadline holds without the agent, without the engine, and against a tenant that fights.
+
+Timed by those who look on alone: the engine's own word of start and end, or, where the engine is
+dead too, the host's /proc.
+"""
+
+import datetime
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.faults_arena import HOST, TAIL, Sandbox, cluster, numbers
+from tests.e2e.faults_watch import Tape, tapes
+from tests.e2e.looks import outcome
+from tests.e2e.world import World
+
+pytestmark = pytest.mark.faults
+
+SECONDS = 10
+CLAIM = 5.0
+"""How long after its deadline a sandbox is dead at the latest."""
+
+SAY = "for i in 1 2 3; do echo $i; done; "
+BURN = "(while :; do :; done) & "
+HOSTILE = {
+    # Stops every process but itself again and again: the guard, and what waits for signals.
+    "stops": SAY + BURN + "while :; do kill -STOP -1; done",
+    # Kills everything but PID 1 and itself, deaf to every signal that can be ignored.
+    "kills": SAY
+    + "trap '' TERM INT HUP QUIT USR1 USR2; while :; do for p in /proc/[0-9]*; do p=${p#/proc/}; "
+    + '[ "$p" = 1 ] || [ "$p" = $$ ] || kill -9 "$p"; done; done 2>/dev/null',
+    # Stops PID 1 too, so that no signal to it is ever acted upon inside.
+    "freezes": SAY + "kill -STOP 1; " + BURN + "while :; do :; done",
+}
+
+
+@pytest.fixture
+def listening(world: World) -> Iterator[dict[str, Tape]]:
+    witnesses = {node: world.witness(node) for node in world.stack.nodes()}
+    with tapes(witnesses, world.stack.installation) as running:
+        yield running
+
+
+def seconds_of(text: str) -> float:
+    """A time as the engine writes it, with its nine digits."""
+    cut = re.sub(r"(\.\d{6})\d*Z$", r"\1+00:00", text)
+    return datetime.datetime.fromisoformat(cut).timestamp()
+
+
+def begin(world: World, node: str) -> dict[str, Sandbox]:
+    """All hostile tenants on a node, running, by name."""
+    found = {}
+    for name, script in HOSTILE.items():
+        world.execution(
+            f"{name}-{node}",
+            *("sh", "-c", script),
+            nodeSelector={HOST: node},
+            activeDeadlineSeconds=SECONDS,
+            output=TAIL,
+        )
+    for name in HOSTILE:
+        seen = world.running(f"{name}-{node}", SECONDS)
+        uid = seen["metadata"]["uid"]
+        found[f"{name}-{node}"] = Sandbox.of(world.witness(node), uid)
+    return found
+
+
+def dead_at(sandbox: Sandbox, seconds: float) -> float:
+    """When the sandbox's process on the host was seen to be gone."""
+    deadline = time.time() + seconds
+    while Path(f"/proc/{sandbox.pid}/stat").exists():
+        assert time.time() < deadline, f"pid {sandbox.pid} lives on"
+        time.sleep(0.02)
+    return time.time()
+
+
+def late(sandbox: Sandbox, at: float) -> float:
+    """Seconds between the deadline and the end."""
+    return at - seconds_of(sandbox.started) - SECONDS
+
+
+def test_without_the_agent_and_without_the_engine(world: World, listening: dict[str, Tape]) -> None:
+    alone, bare = begin(world, "node-0"), begin(world, "node-1")
+    world.stack.kill("agent-node-0")
+    world.stack.kill("agent-node-1")
+    cluster("kill", "dockerd-1")
+    lateness = {}
+    for name, sandbox in bare.items():
+        lateness[name] = late(sandbox, dead_at(sandbox, SECONDS + 2 * CLAIM))
+    for name, sandbox in alone.items():
+        told = listening["node-0"].until("die", sandbox.uid, SECONDS)
+        lateness[name] = late(sandbox, told.at)
+    print("seconds after the deadline:", lateness)
+    cluster("restart", "dockerd-1")
+    assert not world.stack.alive("agent-node-0")
+    assert all(-0.5 < seconds <= CLAIM for seconds in lateness.values()), lateness
+    world.stack.start_missing()
+    for name in (*alone, *bare):
+        status = world.finished(name, 90)
+        assert outcome(status) == ("False", "DeadlineExceeded"), (name, status)
+        assert status["output"]["stdoutTail"] == numbers(3)
+    for name in alone:
+        assert not world.finished(name)["output"].get("incomplete"), name

@@ -107,6 +107,7 @@ class Writer:
         self.process = subprocess.Popen(
             [sys.executable, "-m", "tests.contract.store.killed", str(state), run],
             stdout=subprocess.PIPE,
+            bufsize=0,  # Or the first line would take others with it, past `os.read`.
             cwd=ROOT,
             env={**os.environ, "PYTHONPATH": f"{ROOT}/controller:{ROOT}"},
         )

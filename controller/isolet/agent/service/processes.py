@@ -58,6 +58,7 @@ class Processes:
             record = await self._admit(wanted, digest)
         elif record.spec_digest != digest or record.kind is not Kind.PROCESS:
             raise errors.Conflict(f"{wanted.uid} is known here with another request")
+        records.require_not_over(record)
         if record.step is Step.RECORDED and record.outcome is None:
             self._keep(wanted, record.spec)
         change = ProcessAmendment(

@@ -56,6 +56,12 @@ def amended(record: SandboxRecord, change: Amendment) -> SandboxRecord:
     )
 
 
+def require_not_over(record: SandboxRecord) -> None:
+    """Raise Conflict for a record that is removed but for its tombstone."""
+    if record.removing and record.nothing_left:
+        raise errors.Conflict(f"{record.uid} has ended here before", reason="AlreadyEnded")
+
+
 def pinned(spec: ExecutionSpec) -> PinnedSpec:
     """What is kept of a spec: no value and no argument."""
     return PinnedSpec(

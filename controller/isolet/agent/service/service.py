@@ -147,6 +147,7 @@ class Service(ProcessDoor):
             record = await self._admit(wanted, digest)
         elif record.spec_digest != digest or record.kind is not Kind.EXECUTION:
             raise errors.Conflict(f"{wanted.uid} is known here with another spec")
+        records.require_not_over(record)
         if record.step is Step.RECORDED and record.outcome is None:
             self._inputs.keep(wanted.uid, wanted.spec)
         record = await self._apply(record, records.mutable(wanted))

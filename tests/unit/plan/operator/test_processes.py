@@ -7,7 +7,7 @@ import pytest
 
 from isolet.api import conditions as cond
 from isolet.api import meta
-from isolet.plan import execution, objects
+from isolet.plan import binding, execution, objects
 from isolet.plan.actions import Amend, Bind, Plan, Put, Remove
 from isolet.plan.model import (
     Absent,
@@ -21,6 +21,7 @@ from isolet.plan.model import (
     Unknown,
 )
 from isolet.wire.execution import EnvVar, Medium, Outcome, Step, Workspace
+from isolet.wire.node import Amounts
 from isolet.wire.process import (
     Artifact,
     ArtifactProblem,
@@ -407,6 +408,4 @@ def test_an_object_no_version_understands_can_be_deleted() -> None:
 
 
 def test_the_binding_of_one_in_a_session_holds_no_room() -> None:
-    from isolet.plan import binding
-
-    assert binding.demand(inside_binding().pinned) == binding.Amounts()
+    assert binding.demand(inside_binding().pinned) == Amounts()

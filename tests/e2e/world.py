@@ -73,6 +73,10 @@ class World:
         self.apply(document)
         return document
 
+    def process(self, name: str, **spec: Any) -> None:
+        """Apply a Process; with neither template nor executionRef in a small sandbox of its own."""
+        self.apply(a_process(name, **spec))
+
     def until(
         self, kind: str, name: str, reached: Callable[[Object | None], Any], seconds: float = 60
     ) -> Object:
@@ -87,9 +91,9 @@ class World:
                 raise AssertionError(f"{kind}/{name} is not as awaited after {seconds} s: {shown}")
             time.sleep(0.1)
 
-    def finished(self, name: str, seconds: float = 60) -> Object:
-        """Wait for the end of an Execution; returns its status."""
-        return self.until("execution", name, is_finished, seconds)["status"]
+    def finished(self, name: str, seconds: float = 60, kind: str = "execution") -> Object:
+        """Wait for the end of an Execution, or of another kind; returns its status."""
+        return self.until(kind, name, is_finished, seconds)["status"]
 
     def running(self, name: str, seconds: float = 60) -> Object:
         """Wait until an Execution runs; returns the object."""
@@ -196,6 +200,28 @@ def an_execution(name: str, *command: str, **spec: Any) -> Object:
     }
 
 
+def a_process(name: str, **spec: Any) -> Object:
+    """A Process; keywords are fields of its spec."""
+    if "executionRef" not in spec:
+        spec = {"template": a_template(), **spec}
+    return {
+        "apiVersion": "isolet.dev/v1alpha1",
+        "kind": "Process",
+        "metadata": {"name": name},
+        "spec": spec,
+    }
+
+
+def a_template(**template: Any) -> Object:
+    """A small sandbox of its own for a Process."""
+    base: Object = {
+        "className": "test",
+        "image": os.environ["ISOLET_IMAGE_SHELL"],
+        "resources": {"cpu": "500m", "memory": "64Mi", "workspace": "16Mi"},
+    }
+    return {**base, **template}
+
+
 def a_class(name: str = "test", **spec: Any) -> Object:
     """A class that allows what the tests need."""
     images = [v for k, v in os.environ.items() if k.startswith("ISOLET_IMAGE_")]
@@ -221,4 +247,13 @@ def a_class(name: str = "test", **spec: Any) -> Object:
     }
 
 
-__all__ = ["ROOT", "World", "a_class", "an_execution", "condition", "is_finished"]
+__all__ = [
+    "ROOT",
+    "World",
+    "a_class",
+    "a_process",
+    "a_template",
+    "an_execution",
+    "condition",
+    "is_finished",
+]

@@ -16,7 +16,9 @@ from isolet.wire.execution import (
     Step,
 )
 from isolet.wire.node import Amounts, Image, NodeCondition, NodeObserved
+from isolet.wire.process import ProcessObserved, ProcessState
 
+STATES = {ProcessState.RUNNING: State.RUNNING, ProcessState.CANCELLED: State.TERMINATED}
 IMAGE = "sha256:" + "a" * 64
 
 
@@ -110,6 +112,12 @@ class FakeAgent:
     # AgentAPI
 
     async def put(self, wanted, fence):
+        return await self._put(wanted, fence, ExecutionObserved)
+
+    async def put_process(self, wanted, fence):
+        return await self._put(wanted, fence, ProcessObserved)
+
+    async def _put(self, wanted, fence, observed):
         await self._enter("put", wanted.uid, fence)
         if self.refuse is not None:
             raise self.refuse
@@ -123,7 +131,7 @@ class FakeAgent:
             raise errors.Conflict("has ended here before")
         self.puts.append(wanted)
         self.sequence += 1
-        record = ExecutionObserved(
+        record = observed(
             uid=wanted.uid,
             namespace=wanted.namespace,
             name=wanted.name,
@@ -142,13 +150,20 @@ class FakeAgent:
         await self._enter("amend", uid, fence)
         return await self._wish(self._known(uid), change.state, change.generation)
 
-    async def remove(self, uid, fence):
+    async def amend_process(self, uid, change, fence):
+        await self._enter("amend", uid, fence)
+        return await self._wish(self._known(uid), STATES[change.state], change.generation)
+
+    async def remove_process(self, uid, fence):
+        return await self.remove(uid, fence, ProcessObserved)
+
+    async def remove(self, uid, fence, observed=ExecutionObserved):
         await self._enter("remove", uid, fence)
         self.removed.add(uid)
         known = self.records.get(uid)
         if known is None:
             self.sequence += 1
-            known = ExecutionObserved(
+            known = observed(
                 uid=uid,
                 namespace="",
                 name="",
@@ -167,7 +182,10 @@ class FakeAgent:
     async def snapshot(self):
         await self._enter("snapshot")
         return Snapshot(
-            epoch=self.epoch, sequence=self.sequence, executions=tuple(self.records.values())
+            epoch=self.epoch,
+            sequence=self.sequence,
+            executions=[r for r in self.records.values() if isinstance(r, ExecutionObserved)],
+            processes=[r for r in self.records.values() if isinstance(r, ProcessObserved)],
         )
 
     async def watch(self, after):
@@ -187,7 +205,8 @@ class FakeAgent:
                 )
                 for record in news:
                     after = record.sequence
-                    yield Change(epoch=epoch, sequence=after, execution=record)
+                    kind = "process" if isinstance(record, ProcessObserved) else "execution"
+                    yield Change(epoch=epoch, sequence=after, **{kind: record})
                 node_changed = getattr(self, "_node_changed", 0) > after
                 after = max(after, self.sequence)
                 yield Change(epoch=epoch, sequence=after, node_changed=node_changed)

@@ -246,6 +246,17 @@ class Artifact(meta.Model):
     """sha256:<hex> of the content."""
 
 
+class ArtifactProblem(meta.Model):
+    """A file that was to be kept and is not."""
+
+    path: str
+    """Path, or the glob, relative to the workspace."""
+    reason: str
+    """ArtifactRejected, ArtifactTooLarge or ArtifactMissing."""
+    message: str
+    """The same for people."""
+
+
 class ProcessOutputStatus(sandbox.OutputStatus):
     """What is known of the output."""
 
@@ -285,6 +296,8 @@ class ProcessStatus(meta.Model):
     """What is known of the output."""
     artifacts: Annotated[tuple[Artifact, ...], rules.list_map("path")] | None = None
     """Files that were found and are kept."""
+    artifact_problems: Annotated[tuple[ArtifactProblem, ...], rules.ATOMIC] | None = None
+    """Files that were to be kept and are not, at most 64 of them."""
     oom_evidence: sandbox.OOMEvidence | None = None
     """What was seen of memory running out, where anything was."""
     retained_until: meta.Time | None = None

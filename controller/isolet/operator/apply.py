@@ -14,6 +14,7 @@ from isolet.operator.events import Recorder
 from isolet.operator.kube import (
     EXECUTIONS,
     OURS,
+    PROCESSES,
     Cluster,
     Key,
     Kind,
@@ -22,15 +23,17 @@ from isolet.operator.kube import (
     uid_of,
 )
 from isolet.operator.leader import NOT_LEADER, Leadership
-from isolet.operator.links import NODE_BUSY, Link
+from isolet.operator.links import NODE_BUSY, Agent, Link
 from isolet.operator.nodes import Nodes
 from isolet.operator.steps import Effect, at
 from isolet.operator.tombstones import Tombstones
 from isolet.plan import actions as act
 from isolet.plan import binding
-from isolet.plan.model import Failure, ObjectRef, failure_of
+from isolet.plan.model import Failure, failure_of
+from isolet.plan.objects import ObjectRef, Record
 from isolet.wire.base import Fence
-from isolet.wire.execution import ExecutionObserved
+from isolet.wire.execution import Amendment, ExecutionWanted
+from isolet.wire.process import ProcessAmendment, ProcessWanted
 
 T = TypeVar("T")
 
@@ -172,13 +175,13 @@ class Applier:
         agent = link.agent
         match action:
             case act.Put(wanted=wanted):
-                call = self._fenced(lambda fence: agent.put(wanted, fence))
+                call = self._fenced(lambda fence: _put(agent, wanted, fence))
                 return await _learn(link, wanted.uid, Effect.AGENT_PUT, call)
             case act.Amend(uid=uid, change=change):
-                call = self._fenced(lambda fence: agent.amend(uid, change, fence))
+                call = self._fenced(lambda fence: _amend(agent, uid, change, fence))
                 return await _learn(link, uid, Effect.AGENT_AMEND, call)
-            case act.Remove(uid=uid):
-                call = self._fenced(lambda fence: agent.remove(uid, fence))
+            case act.Remove(uid=uid, kind=kind):
+                call = self._fenced(lambda fence: _remove(agent, uid, kind, fence))
                 return await _learn(link, uid, Effect.AGENT_REMOVE, call)
 
     async def _remove_strays(self, action: act.RemoveStrays) -> None:
@@ -198,9 +201,27 @@ class Applier:
         return link
 
 
-async def _learn(
-    link: Link, uid: str, effect: Effect, call: Coroutine[Any, Any, ExecutionObserved]
-) -> bool:
+async def _put(agent: Agent, wanted: ExecutionWanted | ProcessWanted, fence: Fence) -> Record:
+    if isinstance(wanted, ProcessWanted):
+        return await agent.put_process(wanted, fence)
+    return await agent.put(wanted, fence)
+
+
+async def _amend(
+    agent: Agent, uid: str, change: Amendment | ProcessAmendment, fence: Fence
+) -> Record:
+    if isinstance(change, ProcessAmendment):
+        return await agent.amend_process(uid, change, fence)
+    return await agent.amend(uid, change, fence)
+
+
+async def _remove(agent: Agent, uid: str, kind: str, fence: Fence) -> Record:
+    if kind == PROCESSES.kind:
+        return await agent.remove_process(uid, fence)
+    return await agent.remove(uid, fence)
+
+
+async def _learn(link: Link, uid: str, effect: Effect, call: Coroutine[Any, Any, Record]) -> bool:
     """Make the call when the node has a turn for it; its answer is known before the next pass."""
     try:
         async with link.turn():

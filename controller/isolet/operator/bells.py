@@ -5,18 +5,22 @@ A bell that is not rung is no error, only a delay until the next resync. Used fr
 
 import asyncio
 import contextlib
+import itertools
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from isolet.operator.index import Index
-from isolet.operator.kube import CLASSES, EXECUTIONS, NODES, Key, Kind, Object
+from isolet.operator.kube import CLASSES, EXECUTIONS, NODES, WORK, Key, Kind, Object
 from isolet.operator.nodes import Nodes
 from isolet.operator.observe import ClassShelf
 from isolet.operator.queue import WorkQueue
 from isolet.plan import node, placement
-from isolet.wire.execution import ExecutionObserved
+from isolet.plan.objects import Record, kind_of
+
+TURNS = 4
+"""How many of those that wait for their turn are tried when one is free: some may not wait."""
 
 
 @dataclass
@@ -118,8 +122,9 @@ class Bells:
         A status that its own pass wrote (`own`) is no reason for another one: it was written at the
         version that was looked at, so nothing else is new, and the plan has said when to look.
         """
-        if kind is EXECUTIONS:
+        if kind in WORK:
             self.index.put(key, obj)
+            self._ring_inside(key)
         elif kind is CLASSES:
             self.classes.changed()
             self.sweep.want()
@@ -128,10 +133,14 @@ class Bells:
         if not own:
             self.ring(key)
 
-    def record_changed(self, record: ExecutionObserved) -> None:
-        """An agent's record of an Execution is new, different or gone."""
+    def record_changed(self, record: Record) -> None:
+        """An agent's record of an object is new, different or gone."""
         if record.name:
-            self.ring(Key(EXECUTIONS.kind, record.namespace, record.name))
+            key = Key(kind_of(record), record.namespace, record.name)
+            self.ring(key)
+            self._ring_inside(key)
+            if record.outcome is not None:
+                self._ring_beside(key)
 
     def node_accounted(self, name: str) -> None:
         """A node's account, or our contact with its agent, is not what it was."""
@@ -171,8 +180,20 @@ class Bells:
             self._contacts.pop(key.name, None)
         self.sweep.want()
 
+    def _ring_inside(self, host: Key) -> None:
+        """Ring the Processes that wait for an Execution: it may run now, or never will."""
+        if host.kind == EXECUTIONS.kind:
+            for key in self.index.inside(host):
+                self.ring(key)
+
+    def _ring_beside(self, key: Key) -> None:
+        """A Process has ended: another may have its turn in their Execution."""
+        for sibling in itertools.islice(self.index.beside(key), TURNS):
+            self.ring(sibling)
+
     def _ring_bound(self, name: str) -> None:
         for key in self.index.on(name):
             # What has ended is of little interest to a node, and there may be ten thousand.
             ring = self.resync if self.index.bound[key].finished else self.ring
             ring(key)
+            self._ring_inside(key)

@@ -17,7 +17,7 @@ from isolet.base import errors, log, names
 from isolet.base.clock import Clock
 from isolet.operator.kube import EVENTS, OURS, Cluster, Object
 from isolet.operator.steps import Effect, at
-from isolet.plan.model import ObjectRef
+from isolet.plan.objects import ObjectRef
 
 _K = TypeVar("_K")
 _V = TypeVar("_V")

@@ -100,7 +100,7 @@ class StateCollector(Collector):
         flags = self.operator.reconciler.memory.flags.values()
         counts = Counter(flag for found in flags for flag in found)
         family = GaugeMetricFamily(
-            f"{_PREFIX}_executions_waiting", "Executions that wait, by what for.", labels=["for"]
+            f"{_PREFIX}_executions_waiting", "Objects that wait, by what for.", labels=["for"]
         )
         for flag in Flag:
             family.add_metric([flag.value], counts[flag])

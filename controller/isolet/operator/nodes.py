@@ -18,7 +18,7 @@ from isolet.operator.kube import Object, version_of
 from isolet.operator.links import Agent, Link, LinkTimes, NodeEndpoint
 from isolet.plan import node, placement
 from isolet.plan.model import Contact, NodeFacts, OrphanNode
-from isolet.wire.execution import ExecutionObserved
+from isolet.plan.objects import Record
 from isolet.wire.node import Amounts
 
 _log = log.get("operator.nodes")
@@ -45,7 +45,7 @@ class Nodes:
     connect: Connect
     clock: Clock
     index: Index
-    changed: Callable[[ExecutionObserved], None]
+    changed: Callable[[Record], None]
     accounted: Callable[[str], None]
     times: LinkTimes = field(default_factory=LinkTimes)
     calls: int = 8
@@ -120,7 +120,7 @@ class Nodes:
         return link is not None and node.is_heard(link.contact())
 
     def facts(self, uid: str, *, placing: bool) -> tuple[NodeFacts, ...]:
-        """Every node, as a pass over the Execution `uid` sees it.
+        """Every node, as a pass over the object `uid` sees it.
 
         What is promised is only counted for a pass that may choose a node.
         """

@@ -1,4 +1,4 @@
-"""Gathers what one pass over an Execution needs into one frozen value. Reads, and never decides.
+"""Gathers what one pass over an object needs into one frozen value. Reads, and never decides.
 
 A read that failed is Unknown, never Absent. Secrets and ConfigMaps are read when an object that has
 not been handed to its agent names them, and are kept nowhere.
@@ -21,15 +21,18 @@ from isolet.operator.index import is_finished
 from isolet.operator.kube import (
     CLASSES,
     CONFIG_MAPS,
+    EXECUTIONS,
     NAMESPACES,
     NODES,
     SECRETS,
     Cluster,
+    Key,
+    Kind,
     Object,
 )
 from isolet.operator.nodes import Nodes
-from isolet.plan import binding, model
-from isolet.plan.model import Absent, Fact, Input, InputRef, Known, Unknown
+from isolet.plan import binding, model, objects, values
+from isolet.plan.model import Absent, Fact, Host, Input, InputRef, Known, Unknown
 
 _log = log.get("operator.observe")
 
@@ -100,7 +103,7 @@ class Fetched:
     """What a pass has read, and the object for which it did."""
 
     obj: Object
-    facts: model.ExecutionFacts
+    facts: objects.Work
     labels: Labels = _NOT_NEEDED
     inputs: Mapping[InputRef, Fact[Input]] = field(default_factory=dict, repr=False)
 
@@ -118,29 +121,30 @@ class Observer:
     installation: str
     leader_since: datetime
 
-    async def read(self, obj: Object) -> Fetched:
+    async def read(self, kind: Kind, obj: Object) -> Fetched:
         """What has to be fetched for this pass. The only part that waits."""
-        facts = model.read_execution(obj)
+        facts = objects.read(kind.kind, obj)
         if is_finished(obj) or facts.deleting:
             return Fetched(obj, facts)
-        refs = binding.inputs_of(facts.spec) if self._needs_inputs(facts) else ()
+        refs = values.inputs_of(facts.spec) if self._needs_inputs(facts) else ()
         labels, inputs = await asyncio.gather(self._labels(facts), self._inputs(facts, refs))
         return Fetched(obj, facts, labels, inputs)
 
     def observe(
-        self, obj: Object, fetched: Fetched, failure: model.Failure | None
+        self, kind: Kind, obj: Object, fetched: Fetched, failure: model.Failure | None
     ) -> model.Observed:
         """Everything as of now.
 
         Does not wait, so that no other pass comes between it and what its plan promises.
         """
-        facts = fetched.facts if fetched.obj is obj else model.read_execution(obj)
+        facts = fetched.facts if fetched.obj is obj else objects.read(kind.kind, obj)
         return model.Observed(
             object=facts,
+            host=self._host(facts),
             namespace_labels=fetched.labels,
             classes=self.classes.all(),
             inputs=fetched.inputs,
-            nodes=self.nodes.facts(facts.uid, placing=facts.node_name is None),
+            nodes=self.nodes.facts(facts.uid, placing=not (facts.node_name or facts.host)),
             nodes_complete=self.cache.complete(NODES) and self.nodes.readable,
             leader_since=self.leader_since,
             installation=self.installation,
@@ -148,20 +152,32 @@ class Observer:
             now=self.clock.now(),
         )
 
-    def _needs_inputs(self, facts: model.ExecutionFacts) -> bool:
+    def _host(self, facts: objects.Work) -> Fact[Host]:
+        """The Execution that a Process names."""
+        if facts.host is None:
+            return _NOT_NEEDED
+        obj = self.cache.get(Key(EXECUTIONS.kind, facts.namespace, facts.host))
+        if obj is None:
+            complete = self.cache.complete(EXECUTIONS)
+            return Absent() if complete else Unknown("the Executions were not listed yet")
+        found = objects.read_execution(obj)
+        link = self.nodes.link(found.node_name) if found.node_name else None
+        return Known(Host(object=found, record=link.record(found.uid) if link else Unknown()))
+
+    def _needs_inputs(self, facts: objects.Work) -> bool:
         """Once an agent has the object, its values are not needed again, unless it lost them."""
         if facts.node_name is None:
             return True
         link = self.nodes.link(facts.node_name)
         return link is None or binding.needs_values(link.record(facts.uid))
 
-    async def _labels(self, facts: model.ExecutionFacts) -> Labels:
+    async def _labels(self, facts: objects.Work) -> Labels:
         if facts.node_name is not None:
             return _NOT_NEEDED
         return await self.namespaces.labels(facts.metadata.namespace or "")
 
     async def _inputs(
-        self, facts: model.ExecutionFacts, refs: tuple[InputRef, ...]
+        self, facts: objects.Work, refs: tuple[InputRef, ...]
     ) -> dict[InputRef, Fact[Input]]:
         namespace = facts.metadata.namespace or ""
         values = await asyncio.gather(*(self._input(namespace, ref) for ref in refs))

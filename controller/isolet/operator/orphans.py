@@ -13,7 +13,7 @@ from isolet.base import errors, log
 from isolet.base.clock import Clock
 from isolet.operator.apply import Applier
 from isolet.operator.cache import ObjectCache
-from isolet.operator.kube import EXECUTIONS, NODES, uid_of
+from isolet.operator.kube import NODES, WORK, uid_of
 from isolet.operator.nodes import Nodes
 from isolet.operator.relist import Relist
 from isolet.operator.tombstones import Tombstones
@@ -96,7 +96,7 @@ class OrphanLoop:
 
     def _list_again(self) -> None:
         """Have a list that is younger than the suspicion, where the watch knows of no object."""
-        known = {uid_of(obj) for obj in self.cache.all(EXECUTIONS)}
+        known = {uid_of(obj) for kind in WORK for obj in self.cache.all(kind)}
         doubtful = [since for held, since in self.suspects.items() if held.uid not in known]
         newest = self.relist.lists[-1].started_at if self.relist.lists else 0.0
         if any(since >= newest for since in doubtful):

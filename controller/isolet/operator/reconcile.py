@@ -20,6 +20,7 @@ from isolet.operator.kube import (
     EXECUTIONS,
     NODES,
     PROCESSES,
+    WORK,
     Cluster,
     Key,
     Kind,
@@ -86,10 +87,10 @@ class Reconciler:
         match key.kind:
             case EXECUTIONS.kind:
                 return await self._guarded(EXECUTIONS, key, self._execution)
-            case NODES.kind:
-                return await self._guarded(NODES, key, self._node)
             case PROCESSES.kind:
                 return await self._guarded(PROCESSES, key, self._process)
+            case NODES.kind:
+                return await self._guarded(NODES, key, self._node)
             case CHECKPOINTS.kind:
                 return await self._guarded(CHECKPOINTS, key, self._checkpoint)
             case _:
@@ -122,12 +123,18 @@ class Reconciler:
             _log.debug("not read again", extra={"key": str(key), "detail": str(error)})
 
     async def _execution(self, key: Key, obj: Object) -> Again:
-        fetched = await self.observer.read(obj)
+        return await self._work(EXECUTIONS, key, obj)
+
+    async def _process(self, key: Key, obj: Object) -> Again:
+        return await self._work(PROCESSES, key, obj)
+
+    async def _work(self, kind: Kind, key: Key, obj: Object) -> Again:
+        fetched = await self.observer.read(kind, obj)
         obj = self.cache.get(key) or obj  # what came while that was read
         uid = uid_of(obj)
         # From here to the first write nothing waits: what a plan promises is counted before any
         # other pass looks.
-        seen = self.observer.observe(obj, fetched, self.memory.failure(key, uid))
+        seen = self.observer.observe(kind, obj, fetched, self.memory.failure(key, uid))
         plan = execution.plan(seen)
         self._assume(uid, plan)
         try:
@@ -139,7 +146,7 @@ class Reconciler:
         if outcome.error is not None and self.applier.is_transient(outcome):
             raise outcome.error
         if plan.write_status and not outcome.released:
-            await publish(self.cluster, self.cache, EXECUTIONS, outcome.obj or obj, plan.status)
+            await publish(self.cluster, self.cache, kind, outcome.obj or obj, plan.status)
         if outcome.failure is not None:
             return Again(failed=True, after=outcome.failure.retry_after)
         return Again(after=SOON if outcome.learned else self._delay(plan))
@@ -187,7 +194,7 @@ class Reconciler:
         if parsed is None or contact is None:
             return Again()
         link = self.nodes.link(key.name)
-        draining = parsed.spec.drain is not None and self.cache.complete(EXECUTIONS)
+        draining = parsed.spec.drain is not None and all(map(self.cache.complete, WORK))
         plan = node.plan(
             model.NodePass(
                 object=parsed,
@@ -203,9 +210,6 @@ class Reconciler:
             await publish(self.cluster, self.cache, NODES, obj, plan.status, Effect.NODE_STATUS)
         await self.applier.apply(plan.actions)
         return Again(after=plan.look_again_in)
-
-    async def _process(self, key: Key, obj: Object) -> Again:
-        return await self._unsupported(PROCESSES, obj)
 
     async def _checkpoint(self, key: Key, obj: Object) -> Again:
         return await self._unsupported(CHECKPOINTS, obj)

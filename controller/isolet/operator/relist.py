@@ -8,14 +8,14 @@ has not delivered within a grace what the list has shown, the watch is dead: liv
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from isolet.base import errors, log
 from isolet.base.clock import Clock
 from isolet.operator.cache import ObjectCache
 from isolet.operator.kube import (
-    EXECUTIONS,
+    WORK,
     Cluster,
     Key,
     Kind,
@@ -82,7 +82,7 @@ class Relist:
     """When the last round ended, monotonic."""
     accounts: dict[str, WatchAccount] = field(default_factory=dict)
     lists: tuple[ObjectList, ...] = ()
-    """The last two complete lists of Executions since this leader began, the older first."""
+    """The last two complete lists of all work since this leader began, the older first."""
 
     def __post_init__(self) -> None:
         self.accounts = {kind.kind: WatchAccount() for kind in self.kinds}
@@ -123,26 +123,31 @@ class Relist:
         Raises:
             IsoletError: a list failed; nothing was dropped for that kind.
         """
+        began, lists = self.clock.monotonic(), self.lists
+        uids: set[str] = set()
         for kind in self.kinds:
-            await self._list(kind)
+            listed = await self._list(kind)
+            if kind in WORK:
+                uids.update(listed)
+        if self.lists is lists:  # no change of leadership meanwhile
+            whole = ObjectList(uids=frozenset(uids), started_at=began)
+            self.lists = (*self.lists[-1:], whole)
         self.rounds += 1
         self.last = self.clock.monotonic()
 
-    async def _list(self, kind: Kind) -> None:
-        began, lists = self.clock.monotonic(), self.lists
+    async def _list(self, kind: Kind) -> Iterable[str]:
+        """Take in a kind; returns the uids of all that there are."""
         listed: dict[Key, str] = {}
         # A new leader's second list is there to be compared with its first, and comes seconds
         # after it: what has not changed since has just had its pass.
-        ring = self.ring if len(lists) != 1 else _nobody
+        ring = _nobody if kind in WORK and len(self.lists) == 1 else self.ring
         page = await self._page(kind, None, listed, ring, first=True)
         version = page.version
         while page.token is not None:
             page = await self._page(kind, page.token, listed, ring)
         for key in self.cache.keep_only(kind, set(listed), version):
             self.ring(key)
-        if kind is EXECUTIONS and self.lists is lists:  # no change of leadership meanwhile
-            whole = ObjectList(uids=frozenset(listed.values()), started_at=began)
-            self.lists = (*self.lists[-1:], whole)
+        return listed.values()
 
     async def _page(
         self,

@@ -1,7 +1,7 @@
 """What the operator's plans ask for, as data. `apply` performs them in order.
 
 Apply stops at the first action that fails and keeps a `model.Failure` of it; the next pass computes
-afresh. Every action can be repeated. An answer of an agent (`ExecutionObserved`) goes into the
+afresh. Every action can be repeated. An answer of an agent (a record) goes into the
 operator's view of that node at once, before the next pass.
 """
 
@@ -10,10 +10,11 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
-from isolet.api import execution as api
-from isolet.api import executionnode
-from isolet.plan.model import Held, ObjectRef, Tombstone
+from isolet.api import execution, executionnode
+from isolet.plan.model import Held, Tombstone
+from isolet.plan.objects import ObjectRef, Status
 from isolet.wire.execution import Amendment, ExecutionWanted
+from isolet.wire.process import ProcessAmendment, ProcessWanted
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,28 +34,29 @@ class Bind:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Put:
-    """`AgentAPI.put`. Only ever after the binding is stored."""
+    """`AgentAPI.put` or `put_process`. Only ever after the binding is stored."""
 
     node: str
-    wanted: ExecutionWanted = field(repr=False)
-    """Holds env values."""
+    wanted: ExecutionWanted | ProcessWanted = field(repr=False)
+    """Holds the values of env, stdin and files."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Amend:
-    """`AgentAPI.amend`."""
+    """`AgentAPI.amend` or `amend_process`."""
 
     node: str
     uid: str
-    change: Amendment
+    change: Amendment | ProcessAmendment
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Remove:
-    """`AgentAPI.remove`."""
+    """`AgentAPI.remove` or `remove_process`."""
 
     node: str
     uid: str
+    kind: str = execution.KIND
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -154,13 +156,13 @@ class Flag(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
-    """What to do about one Execution, what to say of it, and when to look again.
+    """What to do about one object, what to say of it, and when to look again.
 
     No action, no status to write and no `look_again_at`: nothing to do until something changes.
     """
 
     actions: tuple[Action, ...] = ()
-    status: api.ExecutionStatus
+    status: Status
     """The whole status as it is now known."""
     write_status: bool = False
     """Whether `status` differs from the stored one in something worth a write now."""

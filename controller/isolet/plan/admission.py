@@ -1,4 +1,4 @@
-"""May this Execution have what it asks for? The class's rules, judged at binding and only then.
+"""May this object have the sandbox it asks for? The class's rules, judged at binding and only then.
 
 The API server has judged what one object can state; this needs two. Each check is named after what
 it finds and answers with a `Refusal`, which is final, or a `Wait`; they run in order and the first
@@ -11,10 +11,12 @@ from dataclasses import dataclass
 import pydantic
 
 from isolet.api import bounds, executionclass, reasons
-from isolet.api import execution as api
 from isolet.base import imageref, quantity
-from isolet.plan.binding import Pinned, PinnedInput, Refusal, Wait, pin_inputs
+from isolet.plan import values
+from isolet.plan.binding import Pinned
 from isolet.plan.model import Absent, Known, Observed
+from isolet.plan.objects import ExecutionFacts, Sought, Work
+from isolet.plan.values import PinnedInput, Refusal, Wait
 from isolet.wire.execution import Medium, Resources
 
 
@@ -22,11 +24,18 @@ from isolet.wire.execution import Medium, Resources
 class Case:
     """One object against one class."""
 
-    spec: api.ExecutionSpec
+    object: Work
+    sought: Sought
     rules: executionclass.ExecutionClassSpec
     class_name: str
     namespace: str
     labels: Mapping[str, str]
+
+    @property
+    def deadline(self) -> str:
+        """The field that says how long it may run."""
+        execution = isinstance(self.object, ExecutionFacts)
+        return "activeDeadlineSeconds" if execution else "timeoutSeconds"
 
 
 Check = Callable[[Case], Refusal | None]
@@ -34,10 +43,10 @@ Check = Callable[[Case], Refusal | None]
 
 def admit(seen: Observed) -> Pinned | Refusal | Wait:
     """The effective spec, without the reference that only a node can give (`Pinned.run`)."""
-    spec = seen.object.spec
-    if spec is None:
+    spec, sought = seen.object.spec, seen.object.sought
+    if spec is None or sought is None:
         return Refusal(reasons.INVALID_SPEC, seen.object.invalid)
-    found = resolve_class(spec, seen)
+    found = resolve_class(sought, seen)
     if isinstance(found, Wait):
         return found
     labels = seen.namespace_labels
@@ -45,7 +54,8 @@ def admit(seen: Observed) -> Pinned | Refusal | Wait:
         gone = isinstance(labels, Absent)
         return Wait(reasons.PENDING, "its namespace could not be read", sure=gone)
     case = Case(
-        spec=spec,
+        object=seen.object,
+        sought=sought,
         rules=found.spec,
         class_name=found.metadata.name,
         namespace=seen.object.metadata.namespace or "",
@@ -55,19 +65,19 @@ def admit(seen: Observed) -> Pinned | Refusal | Wait:
         refusal = check(case)
         if refusal is not None:
             return refusal
-    inputs = pin_inputs(spec, seen.inputs)
+    inputs = values.pin_inputs(spec, seen.inputs)
     return inputs if isinstance(inputs, Wait) else _pin(case, found, inputs)
 
 
-def resolve_class(spec: api.ExecutionSpec, seen: Observed) -> executionclass.ExecutionClass | Wait:
+def resolve_class(sought: Sought, seen: Observed) -> executionclass.ExecutionClass | Wait:
     """The class that the object names, or the default one. What is not there may still come."""
     if not isinstance(seen.classes, Known):
         return Wait(reasons.PENDING, "the classes could not be read", sure=False)
     classes = seen.classes.value
-    if spec.class_name is not None:
-        named = next((c for c in classes if c.metadata.name == spec.class_name), None)
+    if sought.class_name is not None:
+        named = next((c for c in classes if c.metadata.name == sought.class_name), None)
         return named or Wait(
-            reasons.CLASS_NOT_FOUND, f"there is no ExecutionClass {spec.class_name}"
+            reasons.CLASS_NOT_FOUND, f"there is no ExecutionClass {sought.class_name}"
         )
     defaults = sorted((c for c in classes if c.spec.is_default), key=lambda c: c.metadata.name)
     if len(defaults) > 1:
@@ -84,16 +94,14 @@ def resolve_class(spec: api.ExecutionSpec, seen: Observed) -> executionclass.Exe
 
 def image_of(case: Case) -> str | None:
     """The image as the object or else the class names it."""
-    return case.spec.image or case.rules.images.default
+    return case.sought.image or case.rules.images.default
 
 
 def asks_for_what_comes_later(case: Case) -> Refusal | None:
     """Fields that are in the API before this version can serve them. Never silently ignored."""
-    if case.spec.restore_from is not None:
-        return Refusal(reasons.UNSUPPORTED, "restoreFrom is not available in this version")
-    if case.spec.workspace.git is not None:
-        return Refusal(reasons.UNSUPPORTED, "workspace.git is not available in this version")
-    return None
+    if not case.sought.later:
+        return None
+    return Refusal(reasons.UNSUPPORTED, f"{case.sought.later[0]} is not available in this version")
 
 
 def class_is_not_granted(case: Case) -> Refusal | None:
@@ -113,7 +121,8 @@ def image_is_not_allowed(case: Case) -> Refusal | None:
     if image is None:
         return Refusal(
             reasons.INVALID_SPEC,
-            f"image is mandatory: ExecutionClass {case.class_name} has no default image",
+            f"{case.sought.where}image is mandatory: ExecutionClass {case.class_name} has no"
+            " default image",
         )
     if image not in case.rules.images.allowed:
         return Refusal(
@@ -130,7 +139,7 @@ def image_is_not_allowed(case: Case) -> Refusal | None:
 
 def resources_of(case: Case) -> bounds.Resources:
     """The object's own bounds, completed from the class."""
-    return bounds.merged(case.spec.resources, case.rules.resources.default)
+    return bounds.merged(case.sought.resources, case.rules.resources.default)
 
 
 def resources_are_incomplete(case: Case) -> Refusal | None:
@@ -140,8 +149,8 @@ def resources_are_incomplete(case: Case) -> Refusal | None:
         return None
     return Refusal(
         reasons.INCOMPLETE_RESOURCES,
-        f"resources.{', '.join(missing)}: given neither here nor by ExecutionClass"
-        f" {case.class_name}",
+        f"{case.sought.where}resources.{', '.join(missing)}: given neither here nor by"
+        f" ExecutionClass {case.class_name}",
     )
 
 
@@ -160,19 +169,19 @@ def resources_are_over_the_maximum(case: Case) -> Refusal | None:
 
 def mounts_do_not_fit_memory(case: Case) -> Refusal | None:
     """A tmpfs is memory: a full one must be ENOSPC inside, not the end of the sandbox."""
-    in_memory = case.spec.workspace.medium.value == Medium.MEMORY.value
+    in_memory = case.sought.workspace.medium.value == Medium.MEMORY.value
     if bounds.fits_memory(resources_of(case), memory_workspace=in_memory):
         return None
     return Refusal(
         reasons.INVALID_SPEC,
-        "resources: tmp, shm and a Memory workspace are memory: together they must fit into"
-        " resources.memory",
+        f"{case.sought.where}resources: tmp, shm and a Memory workspace are memory: together they"
+        " must fit into resources.memory",
     )
 
 
 def medium_is_not_allowed(case: Case) -> Refusal | None:
     """The workspace's medium."""
-    medium = case.spec.workspace.medium
+    medium = case.sought.workspace.medium
     if medium in case.rules.workspace.media:
         return None
     return Refusal(
@@ -183,7 +192,7 @@ def medium_is_not_allowed(case: Case) -> Refusal | None:
 
 def retention_of(case: Case) -> int:
     """The object's own retention, or the class's."""
-    own = case.spec.workspace.retain_seconds
+    own = case.sought.workspace.retain_seconds
     return case.rules.workspace.default_retain_seconds if own is None else own
 
 
@@ -194,26 +203,26 @@ def retention_is_over_the_maximum(case: Case) -> Refusal | None:
         return None
     return Refusal(
         reasons.RETENTION_NOT_ALLOWED,
-        f"workspace.retainSeconds {retention_of(case)} is over the maximum {most} of"
-        f" ExecutionClass {case.class_name}",
+        f"{case.sought.where}workspace.retainSeconds {retention_of(case)} is over the maximum"
+        f" {most} of ExecutionClass {case.class_name}",
     )
 
 
 def idle_timeout_of(case: Case) -> int | None:
     """The object's own idle timeout, or the class's; commands have none."""
-    if case.spec.command is not None:
+    if not case.sought.session:
         return None
-    return case.spec.idle_timeout_seconds or case.rules.deadlines.idle_timeout_seconds
+    return case.sought.idle_timeout_seconds or case.rules.deadlines.idle_timeout_seconds
 
 
 def deadlines_are_over_the_maximum(case: Case) -> Refusal | None:
     """How long it may run, and be idle."""
     limits = case.rules.deadlines
-    asked = case.spec.active_deadline_seconds
+    asked = case.object.asked_seconds
     if asked is not None and asked > limits.maximum_seconds:
         return Refusal(
             reasons.DEADLINE_NOT_ALLOWED,
-            f"activeDeadlineSeconds {asked} is over the maximum {limits.maximum_seconds} of"
+            f"{case.deadline} {asked} is over the maximum {limits.maximum_seconds} of"
             f" ExecutionClass {case.class_name}",
         )
     idle, most = idle_timeout_of(case), limits.maximum_idle_timeout_seconds
@@ -230,16 +239,12 @@ def secrets_are_not_allowed(case: Case) -> Refusal | None:
     """Values from Secrets."""
     if case.rules.env.allow_secret_refs:
         return None
-    names = [
-        variable.name
-        for variable in case.spec.env or ()
-        if variable.value_from is not None and variable.value_from.secret_key_ref is not None
-    ]
-    if not names:
+    places = values.from_secrets(case.object.spec)
+    if not places:
         return None
     return Refusal(
         reasons.SECRET_NOT_ALLOWED,
-        f"ExecutionClass {case.class_name} allows no values from Secrets: env {', '.join(names)}",
+        f"ExecutionClass {case.class_name} allows no values from Secrets: {', '.join(places)}",
     )
 
 
@@ -260,17 +265,17 @@ CHECKS: tuple[Check, ...] = (
 
 def scheduling_deadline(seen: Observed) -> int | None:
     """How long the object may wait for its binding, where that is known."""
-    spec = seen.object.spec
-    if spec is None or spec.scheduling_deadline_seconds is not None:
-        return spec.scheduling_deadline_seconds if spec else None
-    found = resolve_class(spec, seen)
+    sought = seen.object.sought
+    if sought is None or sought.scheduling_deadline_seconds is not None:
+        return sought.scheduling_deadline_seconds if sought else None
+    found = resolve_class(sought, seen)
     return None if isinstance(found, Wait) else found.spec.deadlines.scheduling_deadline_seconds
 
 
 def _pin(
     case: Case, found: executionclass.ExecutionClass, inputs: tuple[PinnedInput, ...]
 ) -> Pinned | Refusal:
-    rules, spec = case.rules, case.spec
+    rules, sought = case.rules, case.sought
     image = image_of(case) or ""
     try:
         return Pinned(
@@ -282,7 +287,7 @@ def _pin(
             runtime=rules.runtime_handler,
             user=str(rules.user),
             resources=to_wire(resources_of(case)),
-            medium=Medium(spec.workspace.medium.value),
+            medium=Medium(sought.workspace.medium.value),
             workspace_executable=rules.workspace.exec,
             tmp_executable=rules.tmp.exec,
             retain_seconds=retention_of(case),

@@ -1,4 +1,4 @@
-"""An Execution that is bound to a node, and whose end is not written: start it, follow it. PURE.
+"""An object that is bound to a node, and whose end is not written: start it, follow it. PURE.
 
 Called by `execution.plan`. The agent's word is the only one on what happened; where it cannot be
 had, the object waits and says so. Once the agent has the work, only `amend` and `remove` are sent,
@@ -11,16 +11,17 @@ from isolet.plan import binding, starting
 from isolet.plan.actions import Action, Amend, Plan
 from isolet.plan.binding import Binding
 from isolet.plan.model import Known, NodeFacts, Observed, Unknown
+from isolet.plan.objects import Record
 from isolet.plan.pending import ended_unstarted
 from isolet.plan.standing import can_talk, finish, going, lost, stop_reason, unreachable
 from isolet.plan.status import Mark, Verdict, listed
-from isolet.wire.execution import ExecutionObserved, Step, Waiting
+from isolet.wire.execution import Step, Waiting
 
 _NOT_WAITING = frozenset({reasons.PREPARING, reasons.RUNNING})
 
 
 def plan(seen: Observed) -> Plan:
-    """The next step of a bound Execution."""
+    """The next step of a bound object."""
     bound = binding.read(seen.object)
     facts = next((n for n in seen.nodes if n.name == seen.object.node_name), None)
     if facts is None:
@@ -41,7 +42,7 @@ def plan(seen: Observed) -> Plan:
     return starting.absent(seen, bound, facts)
 
 
-def _ended(seen: Observed, bound: Binding | None, record: ExecutionObserved) -> Plan:
+def _ended(seen: Observed, bound: Binding | None, record: Record) -> Plan:
     outcome = record.outcome
     assert outcome is not None
     reason = listed(
@@ -60,15 +61,13 @@ def _ended(seen: Observed, bound: Binding | None, record: ExecutionObserved) -> 
     return finish(seen, bound, verdict, record)
 
 
-def _known(
-    seen: Observed, bound: Binding | None, facts: NodeFacts, record: ExecutionObserved
-) -> Plan:
+def _known(seen: Observed, bound: Binding | None, facts: NodeFacts, record: Record) -> Plan:
     if record.nothing_left:
         return _gone(seen, bound, facts, record)
     if not facts.reachable:
         return unreachable(seen, bound, facts, record)
     stop = stop_reason(seen, facts)
-    stopping = binding.terminated(seen.object) or stop is not None
+    stopping = seen.object.ending or stop is not None
     if not can_talk(facts):
         return going(seen, bound, facts, record, _progress(seen, record, stopping))
     if not stopping and _needs_inputs(record):
@@ -80,11 +79,9 @@ def _known(
     return going(seen, bound, facts, record, _progress(seen, record, stopping), actions)
 
 
-def _gone(
-    seen: Observed, bound: Binding | None, facts: NodeFacts, record: ExecutionObserved
-) -> Plan:
+def _gone(seen: Observed, bound: Binding | None, facts: NodeFacts, record: Record) -> Plan:
     """The agent confirms that nothing is left, and knows of no outcome."""
-    if binding.terminated(seen.object):
+    if seen.object.ending:
         return finish(seen, bound, ended_unstarted(seen), record)
     if stop_reason(seen, facts):
         why = f"node {facts.name} was drained before it was started"
@@ -97,19 +94,19 @@ def _gone(
     return finish(seen, bound, Verdict(succeeded=False, reason=reason, message=why), record)
 
 
-def _needs_inputs(record: ExecutionObserved) -> bool:
+def _needs_inputs(record: Record) -> bool:
     """The agent restarted before the start and holds no values: it has to be sent them again."""
     waits = record.waiting is not None and record.waiting.reason == reasons.AWAITING_INPUTS
     return record.step is Step.RECORDED and waits and not record.removing
 
 
-def _ending(record: ExecutionObserved) -> bool:
+def _ending(record: Record) -> bool:
     """Whether the agent says that it is already on it."""
     asked = (reasons.CANCEL_REQUESTED, reasons.CANCEL_UNVERIFIED)
     return record.removing or (record.waiting is not None and record.waiting.reason in asked)
 
 
-def _progress(seen: Observed, record: ExecutionObserved, stopping: bool) -> Mark:
+def _progress(seen: Observed, record: Record, stopping: bool) -> Mark:
     waiting = record.waiting
     held = waiting if waiting is not None and waiting.reason not in _NOT_WAITING else None
     if stopping or record.removing:

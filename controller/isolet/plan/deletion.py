@@ -1,4 +1,4 @@
-"""An Execution that is being deleted: hold the finalizer until nothing is left. PURE.
+"""An object that is being deleted: hold the finalizer until nothing is left. PURE.
 
 Called by `execution.plan`; deletion wins over everything, also over a spec that cannot be read. The
 finalizer goes on the agent's word that nothing is left, or on a fact about the node that somebody
@@ -12,9 +12,9 @@ from isolet.api.conditions import Status
 from isolet.plan import binding, publishing, status
 from isolet.plan.actions import Action, Flag, Plan, Release, Remove, WriteTombstone
 from isolet.plan.model import Absent, Cause, Known, NodeFacts, Observed, Tombstone, Unknown
-from isolet.plan.standing import can_talk, scheduled, silence, silence_is_worth_a_word
+from isolet.plan.objects import Record
+from isolet.plan.standing import can_talk, removal, scheduled, silence, silence_is_worth_a_word
 from isolet.plan.status import Mark, Picture
-from isolet.wire.execution import ExecutionObserved
 
 REMOVAL_PATIENCE = timedelta(seconds=10)
 """A removal is normally confirmed faster."""
@@ -77,7 +77,7 @@ def _on_node(seen: Observed, facts: NodeFacts) -> Plan:
     return _removing(seen, facts, record)
 
 
-def _forget(seen: Observed, facts: NodeFacts, record: ExecutionObserved) -> tuple[Action, ...]:
+def _forget(seen: Observed, facts: NodeFacts, record: Record) -> tuple[Action, ...]:
     """What ended before it was deleted has a record and output on the node: they go with it.
 
     Nothing waits for that. An agent that cannot be asked now is told by the orphan loop.
@@ -85,7 +85,7 @@ def _forget(seen: Observed, facts: NodeFacts, record: ExecutionObserved) -> tupl
     asked = seen.failure is not None and seen.failure.action == Remove.__name__
     if record.removing or asked or not can_talk(facts):
         return ()
-    return (Remove(node=facts.name, uid=seen.object.uid),)
+    return (removal(seen, facts),)
 
 
 def _replaced(seen: Observed, facts: NodeFacts) -> bool:
@@ -103,9 +103,9 @@ def _replaced(seen: Observed, facts: NodeFacts) -> bool:
     return asked and not same and not left
 
 
-def _removing(seen: Observed, facts: NodeFacts, record: ExecutionObserved | None) -> Plan:
+def _removing(seen: Observed, facts: NodeFacts, record: Record | None) -> Plan:
     told = record is not None and record.removing
-    actions = () if told else (Remove(node=facts.name, uid=seen.object.uid),)
+    actions = () if told else (removal(seen, facts),)
     since = seen.object.metadata.deletion_timestamp or seen.now
     return publishing.make(
         seen,
@@ -117,7 +117,7 @@ def _removing(seen: Observed, facts: NodeFacts, record: ExecutionObserved | None
     )
 
 
-def _still_there(seen: Observed, facts: NodeFacts, record: ExecutionObserved | None) -> str:
+def _still_there(seen: Observed, facts: NodeFacts, record: Record | None) -> str:
     why = "it has not confirmed yet that nothing is left"
     if record is not None and record.waiting is not None:
         why = record.waiting.message
@@ -144,7 +144,7 @@ def _blocked(seen: Observed, facts: NodeFacts | None) -> Plan:
     )
 
 
-def _picture(seen: Observed, record: ExecutionObserved | None, reason: str, text: str) -> Picture:
+def _picture(seen: Observed, record: Record | None, reason: str, text: str) -> Picture:
     stalled = Mark(Status.TRUE, reason, text)
     progress = Mark(Status.UNKNOWN, reason, text)
     return Picture(

@@ -1,4 +1,4 @@
-"""One pass over one Execution: everything observed goes in, a `Plan` comes out. PURE.
+"""One pass over one Execution or Process: everything observed goes in, a `Plan` comes out. PURE.
 
 Called by `operator.reconcile`. The order of questions is the order of strength: deletion wins, then
 an outcome that is written, then the node it is bound to; only what has none of these is placed.
@@ -10,15 +10,15 @@ from datetime import datetime, timedelta
 
 from isolet.api import meta
 from isolet.plan import binding, bound, deletion, pending, publishing, status
-from isolet.plan.actions import Action, Amend, DeleteObject, Plan, Remove
+from isolet.plan.actions import Action, Amend, DeleteObject, Plan
 from isolet.plan.model import Known, NodeFacts, Observed
-from isolet.plan.standing import LOOK, can_talk
+from isolet.plan.objects import Record
+from isolet.plan.standing import LOOK, can_talk, removal
 from isolet.plan.status import Picture
-from isolet.wire.execution import Amendment, ExecutionObserved, State
 
 
 def plan(seen: Observed) -> Plan:
-    """What to do about this Execution now, and what to say of it."""
+    """What to do about this object now, and what to say of it."""
     if seen.object.deleting:
         return deletion.plan(seen)
     repair = _finalizer_missing(seen)
@@ -34,7 +34,7 @@ def plan(seen: Observed) -> Plan:
 def _alone(seen: Observed, found: Plan) -> Plan:
     """Remove the uid from agents that it is not bound to: an earlier state of etcd put it there."""
     elsewhere = [
-        Remove(node=facts.name, uid=seen.object.uid)
+        removal(seen, facts)
         for facts in sorted(seen.nodes, key=lambda n: n.name)
         if facts.name != seen.object.node_name and _holds(facts) and can_talk(facts)
     ]
@@ -76,13 +76,13 @@ def _after_the_end(seen: Observed) -> Plan:
     )
 
 
-def _runs_on(facts: NodeFacts, record: ExecutionObserved) -> bool:
+def _runs_on(facts: NodeFacts, record: Record) -> bool:
     """Whether a node that was given up for lost is back with the work still going on."""
     return _holds(facts) and record.outcome is None and can_talk(facts)
 
 
 def _end_it(seen: Observed, facts: NodeFacts) -> Amend:
-    change = Amendment(generation=seen.object.metadata.generation, state=State.TERMINATED)
+    change = binding.ending(seen.object)
     return Amend(node=facts.name, uid=seen.object.uid, change=change)
 
 

@@ -9,14 +9,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
-import pydantic
-
-from isolet.api import execution as api
-from isolet.api import executionclass, executionnode, meta
+from isolet.api import execution, executionclass, executionnode
 from isolet.base import errors
-from isolet.wire.execution import ExecutionObserved
+from isolet.plan.objects import ExecutionFacts, Record, Work
 from isolet.wire.node import Amounts, NodeObserved
 
 T = TypeVar("T")
@@ -42,90 +39,6 @@ class Unknown:
 
 
 Fact = Known[T] | Absent | Unknown
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ObjectRef:
-    """One object at one version, for a write that must not hit another."""
-
-    kind: str
-    namespace: str
-    name: str
-    uid: str
-    resource_version: str = ""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ExecutionFacts:
-    """An Execution as the API server has it, also one whose spec cannot be read.
-
-    `spec` is None exactly when `invalid` says why; metadata, node and status are read for
-    themselves, so that an object no version of Isolet understands can still be deleted.
-    """
-
-    metadata: meta.ObjectMeta
-    node_name: str | None = None
-    spec: api.ExecutionSpec | None = None
-    invalid: str = ""
-    status: api.ExecutionStatus = field(default_factory=api.ExecutionStatus)
-
-    @property
-    def uid(self) -> str:
-        """The object's uid."""
-        return self.metadata.uid
-
-    @property
-    def deleting(self) -> bool:
-        """Whether its deletion was asked for."""
-        return self.metadata.deletion_timestamp is not None
-
-    @property
-    def ref(self) -> ObjectRef:
-        """The object at the version that was read."""
-        return ObjectRef(
-            kind=api.KIND,
-            namespace=self.metadata.namespace or "",
-            name=self.metadata.name,
-            uid=self.metadata.uid,
-            resource_version=self.metadata.resource_version,
-        )
-
-
-def read_execution(raw: Mapping[str, Any]) -> ExecutionFacts:
-    """An Execution from what the API server sent. Never raises on data the server can hold."""
-    spec = raw.get("spec")
-    spec = spec if isinstance(spec, Mapping) else {}
-    node = spec.get("nodeName")
-    parsed: api.ExecutionSpec | None = None
-    invalid = ""
-    try:
-        parsed = api.ExecutionSpec.model_validate(spec)
-    except pydantic.ValidationError as error:
-        invalid = explain(error)
-    return ExecutionFacts(
-        metadata=meta.ObjectMeta.model_validate(raw["metadata"]),
-        node_name=node if isinstance(node, str) and node else None,
-        spec=parsed,
-        invalid=invalid,
-        status=_read_status(raw.get("status")),
-    )
-
-
-def explain(error: pydantic.ValidationError) -> str:
-    """Field and rule of each mistake, without the value: it may be a secret in a wrong place."""
-    lines = (
-        f"spec.{'.'.join(map(str, item['loc']))}: {item['msg']}"
-        for item in error.errors(include_input=False, include_url=False, include_context=False)
-    )
-    return "; ".join(lines)
-
-
-def _read_status(raw: object) -> api.ExecutionStatus:
-    try:
-        return api.ExecutionStatus.model_validate(raw or {})
-    except pydantic.ValidationError:
-        # Written by something else; the facts give a whole new one.
-        return api.ExecutionStatus()
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +73,7 @@ class NodeFacts:
     """A complete snapshot of this agent's epoch was read since this leader began, and its changes
     have been followed since. Stays true while the agent cannot be reached: nobody else gives it
     work. Back to false when its epoch changes, until the new snapshot is read."""
-    record: Fact[ExecutionObserved] = field(default_factory=Unknown)
+    record: Fact[Record] = field(default_factory=Unknown)
     """This agent's record of the uid in question: the newest answer, snapshot entry or change.
     Absent only when `synced`, or on the agent's own NotFound; Unknown before."""
     promised: Amounts = Amounts()
@@ -229,15 +142,26 @@ def failure_of(action: object, error: BaseException) -> Failure:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Observed:
-    """Everything one pass over one Execution knows."""
+class Host:
+    """The Execution that a Process runs in, or wants to."""
 
     object: ExecutionFacts
+    record: Fact[Record] = field(default_factory=Unknown)
+    """What the agent of its node knows of it; Unknown where no node is bound."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Observed:
+    """Everything one pass over one Execution or Process knows."""
+
+    object: Work
+    host: Fact[Host] = field(default_factory=Unknown)
+    """The Execution that the object names; Unknown for an object that names none."""
     namespace_labels: Fact[Mapping[str, str]] = field(default_factory=Unknown)
     classes: Fact[tuple[executionclass.ExecutionClass, ...]] = field(default_factory=Unknown)
     """All classes of the cluster (a complete list, maybe empty), or Unknown."""
     inputs: Mapping[InputRef, Fact[Input]] = field(default_factory=dict)
-    """What `plan.binding.inputs_of` names; one that is missing here is Unknown."""
+    """What `plan.values.inputs_of` names; one that is missing here is Unknown."""
     nodes: tuple[NodeFacts, ...] = ()
     """One for each ExecutionNode object."""
     nodes_complete: bool = False
@@ -277,13 +201,13 @@ class NodePass:
     installation: str = ""
     """The operator's own installation; an agent of another one is not ours to use."""
     remaining: int | None = None
-    """Executions bound to it that have not finished; None while that is not known."""
+    """Executions and Processes bound to it that have not finished; None while that is not known."""
     now: datetime
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ObjectList:
-    """One complete list of all Executions, as uids. Never made of a list that broke off."""
+    """One complete list of all Executions and Processes, as uids, and of no list that broke off."""
 
     uids: frozenset[str]
     started_at: float
@@ -298,6 +222,8 @@ class Held:
     epoch: str
     uid: str
     name: str = ""
+    kind: str = execution.KIND
+    """Of a record: Execution or Process."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -308,7 +234,7 @@ class OrphanNode:
     report: NodeObserved | None
     reachable: bool
     synced: bool
-    records: tuple[ExecutionObserved, ...] = ()
+    records: tuple[Record, ...] = ()
     """All records of this agent's epoch, as the operator follows them."""
 
 

@@ -1,8 +1,7 @@
 """One node: what its agent says and our own watching of it, as the ExecutionNode's status. PURE.
 
-Two machines' clocks are never compared: an agent is heard as long as something new keeps coming, on
-the operator's monotonic clock. What changes with every Execution (room, images, heartbeat) is
-written rarely, what somebody acts upon at once.
+Two machines' clocks are never compared: an agent is heard while something new keeps coming, on the
+operator's monotonic clock. What changes all the time (room, images, heartbeat) is written rarely.
 """
 
 from collections.abc import Iterable
@@ -14,7 +13,8 @@ from isolet.api import reasons
 from isolet.api.conditions import Status
 from isolet.base import names, quantity
 from isolet.plan.actions import Action, Emit, EventType, NodePlan
-from isolet.plan.model import Contact, NodePass, ObjectRef
+from isolet.plan.model import Contact, NodePass
+from isolet.plan.objects import ObjectRef
 from isolet.wire import http
 from isolet.wire.base import WIRE_VERSIONS
 from isolet.wire.node import Amounts, NodeCondition, NodeObserved

@@ -16,6 +16,7 @@ from isolet.base import names
 from isolet.plan import node
 from isolet.plan.actions import Action, Alert, DropTombstone, OrphanPlan, Remove, RemoveStrays
 from isolet.plan.model import Held, OrphanNode, OrphanPass, OrphanPolicy, Tombstone
+from isolet.plan.objects import kind_of
 
 GRACE_SECONDS = 60.0
 BREAKER_LEAST = 3
@@ -97,7 +98,7 @@ def _held(facts: OrphanNode) -> Iterable[Held]:
     epoch = facts.report.epoch
     for record in sorted(facts.records, key=lambda r: r.uid):
         if not record.removing:
-            yield Held(_name(facts), epoch, record.uid)
+            yield Held(_name(facts), epoch, record.uid, kind=kind_of(record))
     for stray in sorted(facts.report.strays, key=lambda s: (s.kind, s.name)):
         yield Held(_name(facts), epoch, stray.uid, stray.name)
 
@@ -142,7 +143,9 @@ def _judge(seen: OrphanPass, verdict: _Verdict, *, stopped: bool) -> list[Action
 
 def _remove(where: str, held: Iterable[Held]) -> list[Action]:
     everything = tuple(held)
-    actions: list[Action] = [Remove(node=where, uid=h.uid) for h in everything if not h.name]
+    actions: list[Action] = [
+        Remove(node=where, uid=h.uid, kind=h.kind) for h in everything if not h.name
+    ]
     strays = tuple(h.name for h in everything if h.name)
     return [*actions, RemoveStrays(node=where, names=strays)] if strays else actions
 
@@ -163,7 +166,7 @@ def _stop(verdict: _Verdict) -> Alert:
 
 
 def _too_early(seen: OrphanPass, suspects: Mapping[Held, float]) -> list[Action]:
-    """All Executions were listed only once for a long while: what is gone cannot be told."""
+    """All objects were listed only once for a long while: what is gone cannot be told."""
     late = {h.node for h, since in suspects.items() if seen.monotonic - since >= GRACE_SECONDS}
     if len(seen.lists) != 1 or not late:
         return []

@@ -1,4 +1,4 @@
-"""An Execution that no node is bound to yet: adopt, refuse, wait, or bind. PURE.
+"""An object that no node is bound to yet: adopt, refuse, wait, or bind. PURE.
 
 Called by `execution.plan`. Before anything is bound, every agent is searched for the uid: if etcd
 was restored to an older state, the object may look new while it runs.
@@ -8,12 +8,14 @@ from datetime import datetime, timedelta
 
 from isolet.api import meta, reasons
 from isolet.api.conditions import Status
-from isolet.plan import admission, binding, placement, publishing
+from isolet.plan import admission, binding, hosted, messages, placement, publishing
 from isolet.plan.actions import Action, Bind, Flag, Plan, Put
-from isolet.plan.binding import Binding, Pinned, Refusal, Wait
+from isolet.plan.binding import Binding, Effective, Inside, Pinned
 from isolet.plan.model import Known, NodeFacts, Observed, Unknown
+from isolet.plan.objects import ProcessFacts, Record
+from isolet.plan.standing import can_talk
 from isolet.plan.status import Mark, Picture, Verdict
-from isolet.wire.execution import ExecutionObserved, ExecutionWanted
+from isolet.plan.values import Refusal, Wait
 
 SETTLE = timedelta(seconds=2)
 """A class, Secret or image applied together with the object may come a moment after it."""
@@ -40,16 +42,40 @@ def plan(seen: Observed) -> Plan:
     doubt = _may_run_unseen(seen)
     if doubt is not None:
         return _wait(seen, doubt)
-    if binding.terminated(seen.object):
+    if seen.object.ending:
         return finish(seen, ended_unstarted(seen))
-    admitted = admission.admit(seen)
+    late = _too_late(seen)
+    if late is not None:
+        return finish(seen, late)
+    admitted = _admit(seen)
     if isinstance(admitted, Refusal):
         return finish(
             seen, Verdict(succeeded=False, reason=admitted.reason, message=admitted.message)
         )
     if isinstance(admitted, Wait):
         return _wait(seen, admitted)
-    return _place(seen, admitted)
+    return _join(seen, admitted) if isinstance(admitted, Inside) else _place(seen, admitted)
+
+
+def _admit(seen: Observed) -> Effective | Refusal | Wait:
+    return admission.admit(seen) if seen.object.host is None else hosted.admit(seen)
+
+
+def _ends_by(seen: Observed) -> datetime | None:
+    """The moment after which nothing is started any more."""
+    object_ = seen.object
+    return object_.spec.deadline_at if isinstance(object_, ProcessFacts) and object_.spec else None
+
+
+def _too_late(seen: Observed) -> Verdict | None:
+    ends = _ends_by(seen)
+    if ends is None or ends > seen.now:
+        return None
+    return Verdict(
+        succeeded=False,
+        reason=reasons.DEADLINE_EXCEEDED,
+        message="deadlineAt passed before a node was bound; nothing had run",
+    )
 
 
 def finish(seen: Observed, verdict: Verdict) -> Plan:
@@ -61,23 +87,22 @@ def finish(seen: Observed, verdict: Verdict) -> Plan:
 
 def ended_unstarted(seen: Observed) -> Verdict:
     """Its owner took it back, and nothing of it is left."""
-    spec = seen.object.spec
     ran = seen.object.status.start_time is not None
     when = "nothing of it is left" if ran else "nothing had run"
-    if spec is not None and spec.command is None:
+    if seen.object.is_session:
         return Verdict(
             succeeded=True, reason=reasons.TERMINATED, message=f"terminated as asked; {when}"
         )
     return Verdict(succeeded=False, reason=reasons.CANCELLED, message=f"cancelled; {when}")
 
 
-def _holder(seen: Observed) -> tuple[NodeFacts, ExecutionObserved] | None:
+def _holder(seen: Observed) -> tuple[NodeFacts, Record] | None:
     """The node whose agent knows the uid; one that has something of it before one that had."""
     found = [(facts, facts.record.value) for facts in seen.nodes if isinstance(facts.record, Known)]
     return min(found, key=lambda f: (f[1].nothing_left, f[0].name), default=None)
 
 
-def _adopt(seen: Observed, facts: NodeFacts, record: ExecutionObserved) -> Plan:
+def _adopt(seen: Observed, facts: NodeFacts, record: Record) -> Plan:
     if record.nothing_left and record.outcome is None:
         return finish(
             seen,
@@ -87,10 +112,10 @@ def _adopt(seen: Observed, facts: NodeFacts, record: ExecutionObserved) -> Plan:
                 message=f"node {facts.name} had it before and has removed it; it is not run again",
             ),
         )
-    admitted = admission.admit(seen)
+    admitted = _admit(seen)
     # What the class says now is only good for what the object itself leaves open. Whether it may
     # run was decided when it was first bound.
-    pinned = admitted if isinstance(admitted, Pinned) else None
+    pinned = admitted if isinstance(admitted, Pinned | Inside) else None
     return _bind(seen, facts, pinned)
 
 
@@ -140,7 +165,7 @@ def _wait(seen: Observed, wait: Wait, worth_from: datetime | None = None) -> Pla
         seen,
         picture,
         worth_from=worth_from or _worth_from(seen, created, wait),
-        looks=(seen.now + LOOK, expires),
+        looks=(seen.now + LOOK, expires, _ends_by(seen)),
         flags=_flags(wait),
     )
 
@@ -176,11 +201,21 @@ def _place(seen: Observed, pinned: Pinned) -> Plan:
     )
 
 
+def _join(seen: Observed, inside: Inside) -> Plan:
+    """To the node of the Execution, once its agent can be asked."""
+    facts = hosted.node_of(seen)
+    if facts is None or facts.report is None or not can_talk(facts):
+        where = "its node" if facts is None else f"node {facts.name}"
+        text = f"{where} of Execution {inside.execution_name} does not answer"
+        return _wait(seen, Wait(reasons.AWAITING_EXECUTION, text, sure=False))
+    return _bind(seen, facts, inside, start=True)
+
+
 def _demand(seen: Observed, pinned: Pinned) -> placement.Demand:
-    spec = seen.object.spec
-    found = admission.resolve_class(spec, seen) if spec else None
+    sought = seen.object.sought
+    found = admission.resolve_class(sought, seen) if sought else None
     selectors = [
-        spec.node_selector if spec else None,
+        sought.node_selector if sought else None,
         None if found is None or isinstance(found, Wait) else found.spec.node_selector,
     ]
     return placement.Demand(
@@ -193,21 +228,24 @@ def _demand(seen: Observed, pinned: Pinned) -> placement.Demand:
     )
 
 
-def _bind(seen: Observed, facts: NodeFacts, pinned: Pinned | None, *, start: bool = False) -> Plan:
+def _bind(
+    seen: Observed, facts: NodeFacts, pinned: Effective | None, *, start: bool = False
+) -> Plan:
     """The one patch; where nothing is known of it anywhere, the start goes right behind it."""
     bound = Binding(
         uid=seen.object.uid,
         epoch=facts.report.epoch if facts.report else "",
         boot_id=facts.report.boot_id if facts.report else "",
         bound_at=seen.now,
-        pinned=pinned,
+        pinned=pinned if isinstance(pinned, Pinned) else None,
+        inside=pinned if isinstance(pinned, Inside) else None,
     )
     actions: list[Action] = [bind_action(seen, facts.name, bound.annotation())]
     if start and pinned is not None:
         # Writing spec.nodeName makes the next generation of the object.
         generation = seen.object.metadata.generation + 1
-        wanted = binding.wanted(seen.object, pinned, seen.inputs, generation)
-        if isinstance(wanted, ExecutionWanted):
+        wanted = messages.wanted(seen.object, pinned, seen.inputs, generation)
+        if not isinstance(wanted, Wait):
             actions.append(Put(node=facts.name, wanted=wanted))
     picture = Picture(
         scheduled=Mark(Status.TRUE, reasons.BOUND, f"bound to node {facts.name}"),

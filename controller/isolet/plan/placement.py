@@ -1,4 +1,4 @@
-"""Where an Execution goes: a pure function of its demand and the nodes.
+"""Where a sandbox goes: a pure function of its demand and the nodes.
 
 Each node either can take it or lacks something, and the first thing it lacks is told. The texts
 name what is asked for and not what is left, so that a full cluster does not rewrite every waiting
@@ -14,7 +14,7 @@ from datetime import datetime
 from isolet.base import names, quantity
 from isolet.plan import binding, node
 from isolet.plan.model import NodeFacts
-from isolet.wire.execution import ExecutionObserved
+from isolet.plan.objects import Record
 from isolet.wire.node import Amounts, NodeObserved
 
 ARCHITECTURE_LABEL = "kubernetes.io/arch"
@@ -26,7 +26,7 @@ _HUB = ("docker.io/", "index.docker.io/", "registry-1.docker.io/")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Demand:
-    """What one Execution asks of a node."""
+    """What one sandbox asks of a node."""
 
     uid: str
     image: str
@@ -197,7 +197,7 @@ def _image_is_nowhere(demand: Demand, nodes: Sequence[NodeFacts], installation: 
 
 def promised(
     bound: Mapping[str, binding.Binding],
-    records: Mapping[str, ExecutionObserved],
+    records: Mapping[str, Record],
     report: NodeObserved | None,
 ) -> Amounts:
     """What is bound to a node and not yet in its agent's `allocated`.
@@ -235,7 +235,7 @@ def fair_order(pending: Iterable[Pending], in_use: Mapping[str, int]) -> tuple[P
 
     Args:
         pending: the waiting objects.
-        in_use: how many Executions each namespace has bound and unfinished.
+        in_use: how many objects each namespace has bound and unfinished.
     """
     queues: dict[str, list[Pending]] = {}
     for item in sorted(pending, key=lambda p: (p.created_at, p.uid), reverse=True):

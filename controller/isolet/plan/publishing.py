@@ -5,16 +5,18 @@ each picture comes with the time from which it is worth one.
 """
 
 from collections.abc import Iterable
+from dataclasses import replace
 from datetime import datetime
 
 from isolet.api import conditions as cond
-from isolet.api import execution as api
 from isolet.api import reasons
 from isolet.api.conditions import Status
 from isolet.base import names
-from isolet.plan import status
+from isolet.plan import hosted, status
 from isolet.plan.actions import Action, Emit, EventType, Flag, Plan
-from isolet.plan.model import ExecutionFacts, Observed
+from isolet.plan.model import Observed
+from isolet.plan.objects import Status as ObjectStatus
+from isolet.plan.objects import Work
 from isolet.plan.status import Picture
 
 EVENTFUL = frozenset(
@@ -49,6 +51,7 @@ def make(
         looks: when to look again; times that have passed are left out.
         flags: what metrics count the object by.
     """
+    picture = replace(picture, limit=hosted.deadline(seen))
     new = status.compute(seen.object, picture, seen.now)
     differs = new != seen.object.status
     write = differs and worth_from is not None and worth_from <= seen.now
@@ -62,7 +65,7 @@ def make(
     )
 
 
-def _events(object_: ExecutionFacts, new: api.ExecutionStatus) -> tuple[Action, ...]:
+def _events(object_: Work, new: ObjectStatus) -> tuple[Action, ...]:
     """Events for what is new; the written status is the memory of what was told before."""
     if not status.decided(object_.status) and status.decided(new):
         return _failure(object_, new)
@@ -71,7 +74,7 @@ def _events(object_: ExecutionFacts, new: api.ExecutionStatus) -> tuple[Action, 
     return tuple(warning(object_, reason, text) for reason, text in found.items())
 
 
-def _failure(object_: ExecutionFacts, new: api.ExecutionStatus) -> tuple[Action, ...]:
+def _failure(object_: Work, new: ObjectStatus) -> tuple[Action, ...]:
     outcome = cond.get(new.conditions, cond.SUCCEEDED)
     if outcome is None or outcome.status is not Status.FALSE:
         return ()
@@ -80,7 +83,7 @@ def _failure(object_: ExecutionFacts, new: api.ExecutionStatus) -> tuple[Action,
     return (warning(object_, outcome.reason, outcome.message),)
 
 
-def warning(object_: ExecutionFacts, reason: str, message: str) -> Emit:
+def warning(object_: Work, reason: str, message: str) -> Emit:
     """A warning, told once for each object and reason."""
     return Emit(
         object=object_.ref,

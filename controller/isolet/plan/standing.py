@@ -1,16 +1,16 @@
-"""What the plans of a bound Execution share: its end, its silence, its going on. PURE."""
+"""What the plans of a bound object share: its end, its silence, its going on. PURE."""
 
 from collections.abc import Iterable
 from datetime import datetime, timedelta
 
 from isolet.api import reasons
 from isolet.api.conditions import Status
-from isolet.plan import binding, node, publishing
-from isolet.plan.actions import Action, Flag, Plan
+from isolet.plan import node, publishing
+from isolet.plan.actions import Action, Flag, Plan, Remove
 from isolet.plan.binding import Binding
 from isolet.plan.model import NodeFacts, Observed
-from isolet.plan.status import Mark, Picture, Verdict, is_session, plausible
-from isolet.wire.execution import ExecutionObserved
+from isolet.plan.objects import Record
+from isolet.plan.status import Mark, Picture, Verdict, plausible
 
 PREPARING_PATIENCE = timedelta(seconds=5)
 """A sandbox is normally made faster; `Preparing` is then never written."""
@@ -34,8 +34,15 @@ def can_talk(facts: NodeFacts) -> bool:
     )
 
 
+def removal(seen: Observed, facts: NodeFacts) -> Remove:
+    """Have nothing left of the object on a node, whether it is there or not."""
+    return Remove(node=facts.name, uid=seen.object.uid, kind=seen.object.ref.kind)
+
+
 def stop_reason(seen: Observed, facts: NodeFacts) -> str | None:
     """Why it is to end though its owner did not ask for it."""
+    if seen.object.host is not None:
+        return None  # Its Execution is ended, and it with that.
     ends = node.drain_deadline(facts.object)
     return reasons.DRAINED if ends is not None and ends <= seen.now else None
 
@@ -51,7 +58,7 @@ def finish(
     seen: Observed,
     bound: Binding | None,
     verdict: Verdict,
-    record: ExecutionObserved | None = None,
+    record: Record | None = None,
     actions: Iterable[Action] = (),
 ) -> Plan:
     """The end."""
@@ -59,9 +66,7 @@ def finish(
     return publishing.make(seen, picture, worth_from=seen.now, actions=actions)
 
 
-def lost(
-    seen: Observed, bound: Binding | None, why: str, record: ExecutionObserved | None = None
-) -> Plan:
+def lost(seen: Observed, bound: Binding | None, why: str, record: Record | None = None) -> Plan:
     """The node is gone, by someone's word."""
     verdict = Verdict(succeeded=False, reason=reasons.NODE_LOST, message=why)
     return finish(seen, bound, verdict, record)
@@ -71,11 +76,11 @@ def unreachable(
     seen: Observed,
     bound: Binding | None,
     facts: NodeFacts | None,
-    record: ExecutionObserved | None = None,
+    record: Record | None = None,
 ) -> Plan:
     """Silence alone proves nothing: what runs there goes on, and nothing is said to have ended."""
     reason, text = reasons.NODE_UNREACHABLE, silence(seen, facts)
-    if binding.terminated(seen.object):
+    if seen.object.ending:
         reason, text = reasons.CANCEL_REQUESTED, f"the end is not confirmed: {text}"
     picture = Picture(
         scheduled=scheduled(seen),
@@ -115,7 +120,7 @@ def going(
     seen: Observed,
     bound: Binding | None,
     facts: NodeFacts,
-    record: ExecutionObserved | None,
+    record: Record | None,
     progress: Mark,
     actions: tuple[Action, ...] = (),
     flags: tuple[Flag, ...] = (),
@@ -141,8 +146,7 @@ def going(
 
 def _stalled(seen: Observed, bound: Binding | None, progress: Mark) -> Mark | None:
     """What only somebody else can set right."""
-    pinned, spec = bound.pinned if bound else None, seen.object.spec
-    asked = spec.active_deadline_seconds if spec else None
+    pinned, asked = bound.pinned if bound else None, seen.object.changeable_seconds
     if pinned is not None and asked is not None and asked > pinned.maximum_deadline_seconds:
         return Mark(
             Status.TRUE,
@@ -156,7 +160,7 @@ def _stalled(seen: Observed, bound: Binding | None, progress: Mark) -> Mark | No
 
 
 def _worth_from(
-    seen: Observed, bound: Binding | None, record: ExecutionObserved | None, progress: Mark
+    seen: Observed, bound: Binding | None, record: Record | None, progress: Mark
 ) -> datetime | None:
     """From when on where it stands is worth a write."""
     since = bound.bound_at if bound is not None else seen.now
@@ -166,7 +170,7 @@ def _worth_from(
         began = (
             since if started is None or started > seen.now else plausible(started, since, seen.now)
         )
-        return began if is_session(seen.object) else began + COMMAND_PATIENCE
+        return began if seen.object.is_session else began + COMMAND_PATIENCE
     if progress.reason in _SHORT:
         return since + PREPARING_PATIENCE
     if progress.reason == reasons.CANCEL_REQUESTED:

@@ -1,4 +1,4 @@
-"""A bound Execution of which its agent has no record: may it be started? PURE.
+"""A bound object of which its agent has no record: may it be started? PURE.
 
 Called by `bound.plan`. Work is sent only while it is certain that the agent never had it: the store
 is the one of the binding, nothing was ever seen to run, and the values are those that were pinned.
@@ -6,13 +6,23 @@ is the one of the binding, nothing was ever seen to run, and the values are thos
 
 from isolet.api import reasons
 from isolet.api.conditions import Status
-from isolet.plan import binding, publishing
-from isolet.plan.actions import Flag, Plan, Put, Remove
-from isolet.plan.binding import Binding, Wait
+from isolet.plan import hosted, messages, publishing, values
+from isolet.plan.actions import Flag, Plan, Put
+from isolet.plan.binding import Binding, Inside
 from isolet.plan.model import ErrorKind, Failure, NodeFacts, Observed
-from isolet.plan.standing import LOOK, can_talk, finish, going, scheduled, stop_reason, unreachable
+from isolet.plan.objects import Record
+from isolet.plan.standing import (
+    LOOK,
+    can_talk,
+    finish,
+    going,
+    removal,
+    scheduled,
+    stop_reason,
+    unreachable,
+)
 from isolet.plan.status import Mark, Picture, Verdict, listed
-from isolet.wire.execution import ExecutionObserved
+from isolet.plan.values import Wait
 
 ALREADY_ENDED = "AlreadyEnded"
 """An agent's reason: the uid is one of its tombstones."""
@@ -20,6 +30,17 @@ ALREADY_ENDED = "AlreadyEnded"
 _ABOUT_THE_REQUEST = {"NodePolicy": reasons.NOT_ALLOWED}
 """Refusals by their reason on the wire. One that is not listed (a certificate's identity, for
 instance) is about the caller, and tried again."""
+
+_ABOUT_THE_EXECUTION = {"NotRunning": None, "NotASession": reasons.INVALID_SPEC}
+"""Conflicts with the Execution that a Process is to run in. One that does not run (yet, or any
+more) is waited for: what becomes of it is told by its own record."""
+
+_WAITING = {
+    "NotRunning": reasons.AWAITING_EXECUTION,
+    "NotFound": reasons.AWAITING_EXECUTION,
+    "TooManyProcesses": reasons.AWAITING_TURN,
+}
+"""What the agent says of a Process's Execution, as a reason to wait."""
 
 
 def absent(seen: Observed, bound: Binding | None, facts: NodeFacts) -> Plan:
@@ -41,14 +62,12 @@ def absent(seen: Observed, bound: Binding | None, facts: NodeFacts) -> Plan:
         return finish(seen, bound, refused)
     if not can_talk(facts):
         return unreachable(seen, bound, facts)
-    if binding.terminated(seen.object) or stop_reason(seen, facts):
+    if seen.object.ending or stop_reason(seen, facts):
         return _end_unstarted(seen, bound, facts)
     return start(seen, bound, facts, None)
 
 
-def again(
-    seen: Observed, bound: Binding | None, facts: NodeFacts, record: ExecutionObserved
-) -> Plan:
+def again(seen: Observed, bound: Binding | None, facts: NodeFacts, record: Record) -> Plan:
     """The agent has a record and no values: it restarted before it had started anything."""
     refused = refusal_of(seen, facts)
     if refused is not None:
@@ -62,7 +81,7 @@ def again(
 def fenced(seen: Observed, bound: Binding | None, facts: NodeFacts, reason: str, why: str) -> Plan:
     """The end without the agent's word; whatever may still come is kept from starting."""
     verdict = Verdict(succeeded=False, reason=reason, message=why)
-    fence = (Remove(node=facts.name, uid=seen.object.uid),) if can_talk(facts) else ()
+    fence = (removal(seen, facts),) if can_talk(facts) else ()
     return finish(seen, bound, verdict, actions=fence)
 
 
@@ -83,7 +102,7 @@ def _end_unstarted(seen: Observed, bound: Binding, facts: NodeFacts) -> Plan:
         picture,
         # The answer to the first attempt is the end; only a failed one is worth a word.
         worth_from=seen.now if seen.failure is not None else None,
-        actions=(Remove(node=facts.name, uid=seen.object.uid),),
+        actions=(removal(seen, facts),),
         looks=(seen.now + LOOK,),
     )
 
@@ -108,22 +127,25 @@ def _final_reason(failure: Failure) -> str | None:
             known = _ABOUT_THE_REQUEST.get(failure.reason, failure.reason)
             return known if reasons.family(known) is reasons.Family.REFUSED else None
         case ErrorKind.CONFLICT:
+            if failure.reason in _ABOUT_THE_EXECUTION:
+                return _ABOUT_THE_EXECUTION[failure.reason]
             ended = failure.reason == ALREADY_ENDED
             return reasons.START_UNCONFIRMED if ended else reasons.CONFLICT
         case _:
             return None
 
 
-def start(
-    seen: Observed, bound: Binding, facts: NodeFacts, record: ExecutionObserved | None
-) -> Plan:
+def start(seen: Observed, bound: Binding, facts: NodeFacts, record: Record | None) -> Plan:
     """Send the spec, with exactly the values that were pinned."""
-    pinned = bound.pinned
+    pinned = bound.effective
     if pinned is None:
         why = "its spec could not be pinned when it was adopted, so it cannot be started"
         return fenced(seen, bound, facts, reasons.CORRUPT, why)
-    changed = binding.inputs_changed(pinned, seen.inputs)
-    wanted = changed or binding.wanted(
+    late = hosted.over(seen, pinned) if isinstance(pinned, Inside) else None
+    if late is not None and record is None:
+        return fenced(seen, bound, facts, reasons.EXECUTION_ENDED, late)
+    changed = values.inputs_changed(pinned.inputs, seen.inputs)
+    wanted = changed or messages.wanted(
         seen.object, pinned, seen.inputs, seen.object.metadata.generation
     )
     if not isinstance(wanted, Wait):
@@ -139,5 +161,6 @@ def _put_progress(seen: Observed, facts: NodeFacts) -> Mark:
     failure = seen.failure
     if failure is None or failure.action != Put.__name__:
         return Mark(Status.UNKNOWN, reasons.PREPARING, "the sandbox is being made")
-    reason = listed(failure.reason, reasons.UNAVAILABLE)
+    known = _WAITING if seen.object.host is not None else {}
+    reason = listed(known.get(failure.reason, failure.reason), reasons.UNAVAILABLE)
     return Mark(Status.UNKNOWN, reason, f"node {facts.name}: {failure.message}")

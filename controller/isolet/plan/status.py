@@ -1,4 +1,4 @@
-"""From facts to the whole status of an Execution, each pass anew. PURE.
+"""From facts to the whole status of an object, each pass anew. PURE.
 
 A plan draws a `Picture` of where things stand; this turns it into conditions and fields. What was
 decided once is copied from the stored status and never computed again, also when the facts behind
@@ -9,15 +9,18 @@ bytes.
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any
 
-from isolet.api import bounds, inputs, reasons, sandbox
+from isolet.api import bounds, inputs, process, reasons, sandbox
 from isolet.api import conditions as cond
-from isolet.api import execution as api
 from isolet.api.conditions import Condition, Status
 from isolet.base import quantity
+from isolet.plan import process_status
 from isolet.plan.binding import Binding, Pinned, deadline_seconds
-from isolet.plan.model import ExecutionFacts
-from isolet.wire.execution import ExecutionObserved, Resources
+from isolet.plan.objects import ProcessFacts, Record, Work
+from isolet.plan.objects import Status as ObjectStatus
+from isolet.wire.execution import Resources
+from isolet.wire.process import ProcessObserved
 
 _JITTER = timedelta(seconds=1)
 """An agent may compute its deadline from another clock; this much is no change."""
@@ -49,7 +52,7 @@ class Verdict:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Picture:
-    """Where one Execution stands."""
+    """Where one object stands."""
 
     scheduled: Mark | None = None
     """None: as it was."""
@@ -62,10 +65,12 @@ class Picture:
     stalled: Mark | None = None
     """Someone's help is needed."""
     binding: Binding | None = None
-    record: ExecutionObserved | None = None
+    record: Record | None = None
+    limit: datetime | None = None
+    """When the Execution that it runs in ends at the latest."""
 
 
-def decided(status: api.ExecutionStatus) -> bool:
+def decided(status: ObjectStatus) -> bool:
     """Whether the outcome is written."""
     return cond.is_decided(status.conditions, cond.SUCCEEDED)
 
@@ -75,7 +80,7 @@ def listed(reason: str, fallback: str) -> str:
     return reason if reason in reasons.REASONS else fallback
 
 
-def compute(object_: ExecutionFacts, picture: Picture, now: datetime) -> api.ExecutionStatus:
+def compute(object_: Work, picture: Picture, now: datetime) -> ObjectStatus:
     """The whole status. Total: whatever the facts, a status comes out."""
     stored = object_.status
     if decided(stored):
@@ -88,22 +93,36 @@ def compute(object_: ExecutionFacts, picture: Picture, now: datetime) -> api.Exe
         observed_generation=object_.metadata.generation,
         conditions=_conditions(object_, picture, now),
         resolved=_resolved(object_, picture),
+        **_of_a_process(object_, picture, now),
     )
 
 
-def _on_the_way(stored: api.ExecutionStatus, picture: Picture) -> api.ExecutionStatus:
+def _of_a_process(object_: Work, picture: Picture, now: datetime) -> dict[str, Any]:
+    """The fields that only a Process has."""
+    if not isinstance(object_, ProcessFacts):
+        return {}
+    record = picture.record if isinstance(picture.record, ProcessObserved) else None
+    inside = picture.binding.inside if picture.binding else None
+    uid = inside.execution_uid if inside else None
+    found = process_status.identity(object_, record, uid)
+    if record is not None and record.outcome is not None:
+        found |= process_status.kept(record)
+    if decided(object_.status):
+        found["disposal_time"] = process_status.disposal(object_, record, now)
+    return found
+
+
+def _on_the_way(stored: ObjectStatus, picture: Picture) -> ObjectStatus:
     record = picture.record
     if record is None:
         return stored
     return stored.with_(
         start_time=stored.start_time or _whole(record.started_at),
-        deadline=_steady(stored.deadline, _whole(record.deadline_at)),
+        deadline=_steady(stored.deadline, _whole(_earlier(record.deadline_at, picture.limit))),
     )
 
 
-def _at_the_end(
-    object_: ExecutionFacts, picture: Picture, verdict: Verdict, now: datetime
-) -> api.ExecutionStatus:
+def _at_the_end(object_: Work, picture: Picture, verdict: Verdict, now: datetime) -> ObjectStatus:
     base = _on_the_way(object_.status, picture)
     earliest = object_.metadata.creation_timestamp or now
     ended = _whole(plausible(verdict.ended_at, earliest, now)) or _whole(now)
@@ -115,7 +134,7 @@ def _at_the_end(
     )
 
 
-def _after_the_end(object_: ExecutionFacts, picture: Picture) -> api.ExecutionStatus:
+def _after_the_end(object_: Work, picture: Picture) -> ObjectStatus:
     """Only what is known better of the same end may be added: a tail that came late."""
     stored = object_.status
     record, outcome = picture.record, cond.get(stored.conditions, cond.SUCCEEDED)
@@ -135,6 +154,10 @@ def _whole(when: datetime | None) -> datetime | None:
     return None if when is None else when.replace(microsecond=0)
 
 
+def _earlier(one: datetime | None, other: datetime | None) -> datetime | None:
+    return min((when for when in (one, other) if when is not None), default=None)
+
+
 def _steady(stored: datetime | None, new: datetime | None) -> datetime | None:
     if stored is None or new is None:
         return new or stored
@@ -149,22 +172,24 @@ def _retained_until(picture: Picture, ended: datetime | None) -> datetime | None
     return ended + timedelta(seconds=pinned.retain_seconds)
 
 
-def output(
-    object_: ExecutionFacts, record: ExecutionObserved | None
-) -> sandbox.OutputStatus | None:
-    """What is known of an ended Execution's output; nothing where nothing ever ran."""
+def output(object_: Work, record: Record | None) -> sandbox.OutputStatus | None:
+    """What is known of an ended object's output; nothing where nothing ever ran."""
     if record is None or record.outcome is None or record.started_at is None:
         return None
     facts, spec = record.output, object_.spec
     limit = spec.output.status_tail_bytes if spec and spec.output else 0
-    return sandbox.OutputStatus(
-        stdout_bytes=facts.stdout_bytes,
-        stderr_bytes=facts.stderr_bytes,
-        truncated=facts.truncated,
-        incomplete=facts.incomplete,
-        stdout_tail=tail(facts.stdout_tail, limit),
-        stderr_tail=tail(facts.stderr_tail, limit),
-    )
+    told: dict[str, Any] = {
+        "stdout_bytes": facts.stdout_bytes,
+        "stderr_bytes": facts.stderr_bytes,
+        "truncated": facts.truncated,
+        "incomplete": facts.incomplete,
+        "stdout_tail": tail(facts.stdout_tail, limit),
+        "stderr_tail": tail(facts.stderr_tail, limit),
+    }
+    if isinstance(record, ProcessObserved):
+        cut = process_status.cut(record)
+        return process.ProcessOutputStatus(**told, truncated_streams=cut)
+    return sandbox.OutputStatus(**told)
 
 
 def tail(data: bytes, limit: int) -> str | None:
@@ -179,7 +204,7 @@ def tail(data: bytes, limit: int) -> str | None:
     return raw[max(0, len(raw) - limit) :].decode("utf-8", "ignore") or None
 
 
-def _resolved(object_: ExecutionFacts, picture: Picture) -> sandbox.Resolved | None:
+def _resolved(object_: Work, picture: Picture) -> sandbox.Resolved | None:
     stored = object_.status.resolved
     pinned = picture.binding.pinned if picture.binding else None
     if pinned is None:
@@ -230,7 +255,7 @@ def to_api(given: Resources) -> bounds.Resources:
     )
 
 
-def _conditions(object_: ExecutionFacts, picture: Picture, now: datetime) -> tuple[Condition, ...]:
+def _conditions(object_: Work, picture: Picture, now: datetime) -> tuple[Condition, ...]:
     generation = object_.metadata.generation
     found = object_.status.conditions
     marks = _marks(object_, picture)
@@ -259,7 +284,7 @@ def _since(kind: str, picture: Picture, now: datetime) -> datetime:
     return now
 
 
-def _marks(object_: ExecutionFacts, picture: Picture) -> dict[str, Mark]:
+def _marks(object_: Work, picture: Picture) -> dict[str, Mark]:
     """What is to be set; a type that is not here stays as it was (or goes, if it is passing)."""
     marks: dict[str, Mark] = {}
     if picture.scheduled is not None:
@@ -274,7 +299,7 @@ def _marks(object_: ExecutionFacts, picture: Picture) -> dict[str, Mark]:
         marks[cond.FINISHED] = Mark(Status.FALSE, at.reason, at.message)
         if picture.reconciling:
             marks[cond.RECONCILING] = Mark(Status.TRUE, at.reason, at.message)
-    if is_session(object_):
+    if object_.is_session:
         ready = Mark(Status.FALSE, end.reason, end.message) if end else picture.progress
         if ready is not None:
             marks[cond.READY] = ready
@@ -284,7 +309,7 @@ def _marks(object_: ExecutionFacts, picture: Picture) -> dict[str, Mark]:
     return marks
 
 
-def _end(stored: api.ExecutionStatus, verdict: Verdict | None) -> Mark | None:
+def _end(stored: ObjectStatus, verdict: Verdict | None) -> Mark | None:
     """The outcome: the one that is written, or else the new one."""
     outcome = cond.get(stored.conditions, cond.SUCCEEDED)
     if outcome is not None and decided(stored):
@@ -300,13 +325,6 @@ def _stalled_for_good(end: Mark | None) -> Mark | None:
     if end is None or end.status is not Status.FALSE or end.reason in _NEVER_STALLED:
         return None
     return Mark(Status.TRUE, end.reason, end.message)
-
-
-def is_session(object_: ExecutionFacts) -> bool:
-    """Whether Ready is spoken of at all; an unreadable object is what its status says."""
-    if object_.spec is not None:
-        return object_.spec.command is None
-    return cond.get(object_.status.conditions, cond.READY) is not None
 
 
 def _ordered(found: Iterable[Condition]) -> tuple[Condition, ...]:

@@ -4,7 +4,7 @@ import asyncio
 
 from isolet.base import errors
 from tests.integration.operator.harness import FINALIZER, World, until
-from tests.unit.api.objects import a_checkpoint, a_process
+from tests.unit.api.objects import a_checkpoint
 
 
 async def test_a_whole_life_in_at_most_four_writes(world: World) -> None:
@@ -172,17 +172,14 @@ async def test_values_of_secrets_go_to_the_agent_and_nowhere_else(world: World, 
         assert canary not in told
 
 
-async def test_kinds_without_a_controller_say_so_once(world: World) -> None:
+async def test_a_kind_without_a_controller_says_so_once(world: World) -> None:
     async with world.leader(resync_seconds=1.0):
-        for obj in (a_process(), a_checkpoint()):
-            (await world.call("create", obj, world.namespace)).must()
-        for name, kind in (("job", "Process"), ("saved", "Checkpoint")):
-            await world.until_condition("Stalled", "True", name, kind=kind, reason="Unsupported")
+        (await world.call("create", a_checkpoint(), world.namespace)).must()
+        kind, reason = "Checkpoint", "Unsupported"
+        await world.until_condition("Stalled", "True", "saved", kind=kind, reason=reason)
         await asyncio.sleep(2.5)
-        for name, kind in (("job", "Process"), ("saved", "Checkpoint")):
-            await world.delete(name, kind)
-            assert await world.get(name, kind) is None
-    assert world.writes("job") == {"patch processes/status": 1}
+        await world.delete("saved", kind)
+        assert await world.get("saved", kind) is None
     assert world.writes("saved") == {"patch checkpoints/status": 1}
 
 

@@ -11,7 +11,8 @@ from isolet.operator.kube import CLASSES, EXECUTIONS, NODES, OURS, PROCESSES, Ke
 from isolet.operator.nodes import Nodes
 from isolet.operator.observe import ClassShelf
 from isolet.operator.queue import WorkQueue
-from isolet.wire.execution import ExecutionObserved, Step
+from isolet.wire.execution import ExecutionObserved, Outcome, Step
+from isolet.wire.process import ProcessObserved
 
 
 def an_execution(name, namespace="ns", node=None, created="2026-01-01T00:00:00Z"):
@@ -127,6 +128,48 @@ def test_a_record_rings_its_object(world):
     world.bells.record_changed(record)
     world.bells.record_changed(record.model_copy(update={"name": "", "namespace": ""}))
     assert world.rung() == [key("a")]
+
+
+def a_guest(name, host="a"):
+    process = an_execution(name)
+    process["spec"]["executionRef"] = {"name": host}
+    return process
+
+
+def test_what_becomes_of_an_execution_rings_the_processes_that_name_it(world):
+    guest = Key("Process", "ns", "guest")
+    world.put(PROCESSES, a_guest("guest"))
+    world.put(PROCESSES, a_guest("other", "b"))
+    world.rung()
+    world.put(EXECUTIONS, an_execution("a"))
+    assert sorted(world.rung()) == [key("a"), guest]
+    record = ExecutionObserved(
+        uid="u", namespace="ns", name="a", sequence=1, spec_digest="", step=Step.RUNNING
+    )
+    world.bells.record_changed(record)
+    assert sorted(world.rung()) == [key("a"), guest]
+    world.bells.record_changed(ProcessObserved(**{**record.model_dump(), "name": "guest"}))
+    assert world.rung() == [guest]
+    world.bells.object_changed(PROCESSES, guest, None)
+    world.bells.object_changed(EXECUTIONS, key("a"), None)
+    assert sorted(world.rung()) == [key("a"), guest]
+    world.put(EXECUTIONS, an_execution("a"))
+    assert world.rung() == [key("a")]
+
+
+def test_the_end_of_a_process_gives_others_of_its_execution_their_turn(world):
+    for number in range(9):
+        world.put(PROCESSES, a_guest(f"p{number}"))
+    world.put(PROCESSES, {**a_guest("p1"), "status": {"startTime": "2026-01-01T00:00:00Z"}})
+    world.rung()
+    record = ProcessObserved(
+        uid="u", namespace="ns", name="p0", sequence=1, spec_digest="", step=Step.RUNNING
+    )
+    world.bells.record_changed(record)
+    assert [k.name for k in world.rung()] == ["p0"]
+    end = Outcome(succeeded=True, reason="Succeeded", message="")
+    world.bells.record_changed(record.model_copy(update={"outcome": end}))
+    assert sorted(k.name for k in world.rung()) == ["p0", "p2", "p3", "p4", "p5"]
 
 
 async def swept(world):

@@ -6,7 +6,7 @@ from fakes.cluster import FakeCluster
 from isolet.base import errors
 from isolet.base.clock import FixedClock
 from isolet.operator.events import Recorder, TokenBucket
-from isolet.plan.model import ObjectRef
+from isolet.plan.objects import ObjectRef
 
 
 def a_ref(name="hello", uid="u1", namespace="ns", kind="Execution"):

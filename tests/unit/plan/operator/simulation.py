@@ -1,4 +1,4 @@
-"""A tiny world for the laws: one Execution, some agents, an API server, and what happens to them.
+"""A tiny world for the laws: one object, some agents, an API server, and what happens to them.
 
 It performs what plans ask for, as the operator's shell does: in order, up to the first failure. A
 call can be made to fail before it has an effect, or after. It counts what must never happen twice.
@@ -17,12 +17,14 @@ from isolet.api import meta
 from isolet.api.executionnode import ExecutionNode
 from isolet.base import errors
 from isolet.plan import actions as act
-from isolet.plan import binding, execution, reasons
+from isolet.plan import binding, execution, objects, reasons, values
 from isolet.plan.actions import Plan
 from isolet.plan.model import (
     Absent,
     Cause,
+    Fact,
     Failure,
+    Host,
     Input,
     InputRef,
     Known,
@@ -31,8 +33,8 @@ from isolet.plan.model import (
     Tombstone,
     Unknown,
     failure_of,
-    read_execution,
 )
+from isolet.plan.objects import Record
 from isolet.wire.execution import (
     Amendment,
     ExecutionObserved,
@@ -43,8 +45,11 @@ from isolet.wire.execution import (
     Waiting,
 )
 from isolet.wire.node import Amounts, NodeObserved
+from isolet.wire.process import ProcessAmendment, ProcessObserved, ProcessState, ProcessWanted
 from tests.unit.plan.operator import worlds
 from tests.unit.plan.operator.worlds import UID, merge
+
+STATES = {ProcessState.RUNNING: State.RUNNING, ProcessState.CANCELLED: State.TERMINATED}
 
 
 @dataclass
@@ -54,6 +59,7 @@ class Sandbox:
     generation: int
     deadline: int
     session: bool
+    hosted: bool = False
     state: State = State.RUNNING
     stop_reason: str | None = None
     values: bool = True
@@ -68,6 +74,17 @@ class Sandbox:
 
 
 @dataclass
+class Session:
+    """The Execution that a Process is to run in, on a node that has it from the start."""
+
+    node: str
+    uid: str = "0d0d"
+    running: bool = True
+    ended: Outcome | None = None
+    deleted: bool = False
+
+
+@dataclass
 class Agent:
     """A node's agent and its engine."""
 
@@ -78,26 +95,47 @@ class Agent:
     reachable: bool = True
     engine_up: bool = True
     runs_for: float = 3.0
+    kind: str = "Execution"
+    session: Session | None = None
     box: Sandbox | None = None
     buried: bool = False
     starts: int = 0
     sequence: int = 0
 
-    def put(self, wanted: ExecutionWanted) -> ExecutionObserved | None:
+    def put(self, wanted: ExecutionWanted | ProcessWanted) -> Record | None:
         if self.buried:
             raise errors.Conflict("has ended here before", reason="AlreadyEnded")
+        assert isinstance(wanted, ProcessWanted) is (self.kind == "Process")
+        hosted = isinstance(wanted, ProcessWanted) and wanted.spec.execution_uid is not None
         if self.box is None:
-            self.box = Sandbox(wanted.generation, 0, session=not wanted.spec.command)
+            if isinstance(wanted, ProcessWanted) and hosted:
+                self._join(wanted.spec.execution_uid or "")
+            session = isinstance(wanted, ExecutionWanted) and not wanted.spec.command
+            self.box = Sandbox(wanted.generation, 0, session=session, hosted=hosted)
         self.box.values = True
-        self._amend(wanted.generation, wanted.active_deadline_seconds, wanted.state, None)
+        if isinstance(wanted, ProcessWanted):
+            seconds, state = wanted.spec.lifetime_seconds(), STATES[wanted.state]
+        else:
+            seconds, state = wanted.active_deadline_seconds, wanted.state
+        self._amend(wanted.generation, seconds, state, None)
         return self.observed()
 
-    def amend(self, change: Amendment) -> ExecutionObserved | None:
+    def _join(self, uid: str) -> None:
+        found = self.session
+        if found is None or found.uid != uid:
+            raise errors.NotFound("no such Execution on this node")
+        if found.ended is not None or not found.running:
+            raise errors.Conflict("it is not running", reason="NotRunning")
+
+    def amend(self, change: Amendment | ProcessAmendment) -> Record | None:
         if self.box is None:
-            raise errors.NotFound("no such Execution")
-        self._amend(
-            change.generation, change.active_deadline_seconds, change.state, change.stop_reason
-        )
+            raise errors.NotFound("no such object")
+        assert isinstance(change, ProcessAmendment) is (self.kind == "Process")
+        if isinstance(change, ProcessAmendment):
+            seconds, state = None, STATES[change.state]
+        else:
+            seconds, state = change.active_deadline_seconds, change.state
+        self._amend(change.generation, seconds, state, change.stop_reason)
         return self.observed()
 
     def _amend(self, generation: int, deadline: int | None, state: State, why: str | None) -> None:
@@ -109,7 +147,8 @@ class Agent:
             box.state, box.stop_reason = state, why
         self._changed()
 
-    def remove(self) -> ExecutionObserved | None:
+    def remove(self, kind: str) -> Record | None:
+        assert kind == self.kind
         if self.box is None:
             self.buried = True
         else:
@@ -141,6 +180,9 @@ class Agent:
     def _advance(self, box: Sandbox, now: datetime) -> None:
         if box.removing or box.state is State.TERMINATED:
             return self._end(box, self._asked(box))
+        if box.hosted and (self.session is None or self.session.ended is not None):
+            why = Outcome(succeeded=False, reason="ExecutionEnded", message="its sandbox ended")
+            return self._end(box, why)
         if box.step is Step.RECORDED:
             if box.values:
                 box.step, box.live, box.started_at = Step.RUNNING, True, now
@@ -180,21 +222,23 @@ class Agent:
 
     def lose_everything(self) -> None:
         """The node comes back empty, after a boot."""
+        self.session = None
         self.epoch, self.boot = self.epoch + "x", self.boot + "x"
         self.box, self.buried, self.sequence = None, False, 0
 
-    def observed(self) -> ExecutionObserved | None:
+    def observed(self) -> Record | None:
         box = self.box
         if box is None and not self.buried:
             return None
         base = {"uid": UID, "namespace": "team", "name": "hello", "spec_digest": "d"}
+        observed = ProcessObserved if self.kind == "Process" else ExecutionObserved
         if box is None:
-            return ExecutionObserved(
+            return observed(
                 **base, sequence=self.sequence, step=Step.DISPOSED, removing=True, nothing_left=True
             )
         waits = box.step is Step.RECORDED and not box.values and box.outcome is None
         ends = box.started_at and box.started_at + timedelta(seconds=box.deadline)
-        return ExecutionObserved(
+        return observed(
             **base,
             sequence=box.sequence,
             generation=box.generation,
@@ -226,7 +270,8 @@ class World:
     agents: dict[str, Agent] = field(default_factory=dict)
     nodes: dict[str, dict[str, Any]] = field(default_factory=dict)
     leader_since: datetime = worlds.LEADER_SINCE
-    views: dict[str, tuple[str, ExecutionObserved | None]] = field(default_factory=dict)
+    session: Session | None = None
+    views: dict[str, tuple[str, Record | None]] = field(default_factory=dict)
     """What the operator last read of each agent: its epoch and record."""
     failure: Failure | None = None
     tombstones: dict[tuple[str, str], Tombstone] = field(default_factory=dict)
@@ -244,17 +289,31 @@ class World:
 
     def add_node(self, name: str, **changes: Any) -> Agent:
         self.nodes[name] = changes
-        self.agents[name] = Agent(name, lambda: self.now)
+        self.agents[name] = Agent(name, lambda: self.now, kind=self.kind)
         return self.agents[name]
+
+    def add_session(self, name: str) -> Session:
+        """An Execution that runs on a node."""
+        self.session = self.agents[name].session = Session(name)
+        return self.session
+
+    @property
+    def kind(self) -> str:
+        return str((self.object or {}).get("kind", "Execution"))
+
+    def terminate(self) -> None:
+        state = "Cancelled" if self.kind == "Process" else "Terminated"
+        self.edit(desiredState=state)
 
     # What the operator sees.
 
     def observe(self) -> Observed:
         assert self.object is not None
-        facts = read_execution(self.object)
-        refs = binding.inputs_of(facts.spec)
+        facts = objects.read(self.kind, self.object)
+        refs = values.inputs_of(facts.spec)
         return Observed(
             object=facts,
+            host=self._host() if facts.host else Unknown(),
             namespace_labels=Known({}),
             classes=Known(self.classes),
             inputs={
@@ -266,6 +325,16 @@ class World:
             installation="isolet",
             failure=self.failure,
             now=self.now,
+        )
+
+    def _host(self) -> Fact[Host]:
+        session = self.session
+        if session is None or session.deleted:
+            return Absent()
+        agent = self.agents.get(session.node)
+        known = agent is not None and agent.reachable and agent.session is session
+        return Known(
+            worlds.a_host(session.uid, session.node, session.running, session.ended, known)
         )
 
     def _facts(self, name: str) -> NodeFacts:
@@ -329,7 +398,7 @@ class World:
             case act.Amend(node=name):
                 self._agent(name).amend(action.change)
             case act.Remove(node=name):
-                self._agent(name).remove()
+                self._agent(name).remove(action.kind)
             case act.Release():
                 self._release(action)
             case act.DeleteObject():
@@ -342,7 +411,7 @@ class World:
                     self._wrote("event", bump=False)
                 self.events[action.key] = action
             case _:
-                raise AssertionError(f"not an Execution's action: {action}")
+                raise AssertionError(f"not an object's action: {action}")
 
     def _agent(self, name: str) -> Agent:
         agent = self.agents[name]

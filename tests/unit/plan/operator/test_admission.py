@@ -4,9 +4,10 @@ from typing import Any
 
 import pytest
 
-from isolet.plan import admission, binding
-from isolet.plan.binding import Pinned, Refusal, Wait
+from isolet.plan import admission, values
+from isolet.plan.binding import Pinned
 from isolet.plan.model import Absent, Input, InputRef, Known, Unknown
+from isolet.plan.values import Refusal, Wait
 from isolet.wire.execution import Medium
 from tests.unit.plan.operator.worlds import (
     IMAGE,
@@ -245,8 +246,8 @@ def test_versions_of_inputs_are_pinned_and_values_are_not() -> None:
     found = admit({"env": [SECRET, CONFIG]}, {"env": {"allowSecretRefs": True}}, known)
     assert found == a_pinned(
         inputs=(
-            binding.PinnedInput(kind="ConfigMap", name="modes", uid="c", resource_version="8"),
-            binding.PinnedInput(kind="Secret", name="keys", uid="s", resource_version="7"),
+            values.PinnedInput(kind="ConfigMap", name="modes", uid="c", resource_version="8"),
+            values.PinnedInput(kind="Secret", name="keys", uid="s", resource_version="7"),
         )
     )
     assert "canary" not in repr(found)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from isolet.plan import binding
+from isolet.plan import binding, messages, values
 from isolet.plan.model import Absent, Input, InputRef, Known, Unknown
 from isolet.wire.execution import (
     Amendment,
@@ -32,7 +32,7 @@ def test_it_is_read_back_as_it_was_written() -> None:
     bound = a_binding(
         bound_at=after(0.123456),
         pinned=a_pinned(
-            inputs=(binding.PinnedInput(kind="Secret", name="s", uid="u", resource_version="1"),),
+            inputs=(values.PinnedInput(kind="Secret", name="s", uid="u", resource_version="1"),),
             idle_timeout_seconds=5,
         ),
     )
@@ -97,15 +97,15 @@ KNOWN = {
 
 
 def test_each_input_is_named_once_in_a_fixed_order() -> None:
-    assert binding.inputs_of(an_execution(spec={"env": ENV}).spec) == (
+    assert values.inputs_of(an_execution(spec={"env": ENV}).spec) == (
         InputRef("ConfigMap", "modes"),
         InputRef("Secret", "keys"),
     )
-    assert binding.inputs_of(None) == ()
+    assert values.inputs_of(None) == ()
 
 
 def test_values_are_sent_byte_for_byte() -> None:
-    wanted = binding.wanted(an_execution(spec={"env": ENV}), a_pinned(), KNOWN, 2)
+    wanted = messages.wanted(an_execution(spec={"env": ENV}), a_pinned(), KNOWN, 2)
     assert isinstance(wanted, ExecutionWanted)
     assert wanted.spec.env == (
         EnvVar(name="PLAIN", value="ü".encode()),
@@ -117,14 +117,14 @@ def test_values_are_sent_byte_for_byte() -> None:
 
 
 def test_without_its_values_nothing_is_sent() -> None:
-    found = binding.wanted(an_execution(spec={"env": ENV}), a_pinned(), {}, 2)
-    assert found == binding.Wait("AwaitingInputs", "Secret keys could not be read", sure=False)
+    found = messages.wanted(an_execution(spec={"env": ENV}), a_pinned(), {}, 2)
+    assert found == values.Wait("AwaitingInputs", "Secret keys could not be read", sure=False)
 
 
 def test_a_spec_that_cannot_be_read_is_not_sent() -> None:
     broken = an_execution(spec={"command": 7})
-    found = binding.wanted(broken, a_pinned(), {}, 2)
-    assert isinstance(found, binding.Wait)
+    found = messages.wanted(broken, a_pinned(), {}, 2)
+    assert isinstance(found, values.Wait)
     assert found.reason == "InvalidSpec"
 
 

@@ -8,7 +8,7 @@ import pytest
 from isolet.api import meta
 from isolet.base import errors, names
 from isolet.plan import actions as act
-from isolet.plan import binding, execution
+from isolet.plan import binding, execution, values
 from isolet.plan.actions import Amend, Bind, Emit, EventType, Flag, Put, Remove
 from isolet.plan.model import (
     Absent,
@@ -108,7 +108,7 @@ PINNED = {"kind": "Secret", "name": "keys", "uid": "s", "resourceVersion": "7"}
 
 
 def with_secret(known: Any, node: NodeFacts | None = None) -> Observed:
-    pinned = a_pinned(inputs=(binding.PinnedInput(**PIN),))
+    pinned = a_pinned(inputs=(values.PinnedInput(**PIN),))
     object_ = a_bound_execution(a_binding(pinned=pinned), spec={"env": ENV})
     return observed(object_, nodes=(node or a_node(),), inputs={SECRET: known}, now=after(10))
 

@@ -17,8 +17,8 @@ from isolet.plan.model import (
     Tombstone,
     Unknown,
     failure_of,
-    read_execution,
 )
+from isolet.plan.objects import read_execution
 from isolet.wire.execution import Step, Waiting
 from isolet.wire.node import Stray
 from tests.unit.plan.operator import worlds

@@ -3,6 +3,7 @@
 import random
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -18,37 +19,60 @@ from tests.unit.plan.operator.simulation import Agent, World
 
 SEEDS = range(300)
 STEPS = 14
+EXECUTION, OWN, INSIDE = "Execution", "Process", "Process in an Execution"
+KINDS = (EXECUTION, OWN, INSIDE)
+CASES = [(s, k) for k in KINDS for s in (SEEDS if k == EXECUTION else SEEDS[:120])]
 OPEN = worlds.a_class(env={"allowSecretRefs": True})
 STRICT = worlds.a_class()
 OTHER = worlds.a_class(images={"allowed": [worlds.TAG], "resolveTags": True})
 SECRET = InputRef("Secret", "keys")
 
 
-def a_world(rng: random.Random) -> World:
+def a_world(rng: random.Random, kind: str) -> World:
     """A pending object in some cluster."""
     spec: dict[str, object] = {}
-    if rng.random() < 0.4:
+    if kind == EXECUTION and rng.random() < 0.4:
         spec["command"] = None
     if rng.random() < 0.3:
         spec["env"] = [{"name": "KEY", "valueFrom": {"secretKeyRef": {"name": "keys", "key": "k"}}}]
     if rng.random() < 0.2:
         spec["ttlSecondsAfterFinished"] = rng.choice([0, 30])
     if rng.random() < 0.1:
-        spec["activeDeadlineSeconds"] = rng.choice([2, 99_999])
-    if rng.random() < 0.2:
+        field = "activeDeadlineSeconds" if kind == EXECUTION else "timeoutSeconds"
+        spec[field] = rng.choice([2, 99_999] if kind == EXECUTION else [2, 80_000])
+    if kind == EXECUTION and rng.random() < 0.2:
         spec["schedulingDeadlineSeconds"] = 120
-    world = World(object=worlds.execution_object(spec=spec))
+    world = World(object=_an_object(kind, spec))
     world.classes = (STRICT if rng.random() < 0.1 else OPEN,)
     if rng.random() < 0.9:
         world.inputs[SECRET] = Input(uid="s", resource_version="1", data={"k": b"v"})
     for name in ("n1", "n2", "n3")[: rng.randint(1, 3)]:
         agent = world.add_node(name)
         agent.runs_for = rng.choice([0.2, 3.0, 40.0])
+    if kind == INSIDE and rng.random() < 0.9:
+        world.add_session(rng.choice(list(world.agents)))
     return world
 
 
+def _an_object(kind: str, spec: dict[str, object]) -> dict[str, Any]:
+    if kind == EXECUTION:
+        return worlds.execution_object(spec=spec)
+    return worlds.process_object(kind == INSIDE, spec=spec)
+
+
 def _terminate(world: World, _rng: random.Random, _agent: Agent) -> None:
-    world.edit(desiredState="Terminated")
+    world.terminate()
+
+
+def _end_session(world: World, rng: random.Random, _agent: Agent) -> None:
+    """The Execution of a Process ends, goes, or is not there yet."""
+    session = world.session
+    if session is None:
+        world.add_session(rng.choice(list(world.agents)))
+    elif session.ended is None:
+        session.ended = rng.choice([worlds.SUCCEEDED, worlds.LOST])
+    else:
+        session.deleted = True
 
 
 def _delete(world: World, _rng: random.Random, _agent: Agent) -> None:
@@ -102,7 +126,8 @@ def _hang_engine(_world: World, _rng: random.Random, agent: Agent) -> None:
 
 
 def _change_deadline(world: World, rng: random.Random, _agent: Agent) -> None:
-    world.edit(activeDeadlineSeconds=rng.choice([1, 900, 5000]))
+    if world.kind == EXECUTION:
+        world.edit(activeDeadlineSeconds=rng.choice([1, 900, 5000]))
 
 
 def _lose_node(world: World, rng: random.Random, agent: Agent) -> None:
@@ -159,6 +184,8 @@ TROUBLES = (
     _change_node,
     _hang_engine,
     _change_deadline,
+    _end_session,
+    _end_session,
 )
 
 
@@ -210,7 +237,7 @@ class Watcher:
         if meta.FINALIZER not in seen.object.metadata.finalizers and seen.object.deleting:
             return  # not ours to speak of
         if plan.write_status:
-            session = seen.object.spec is not None and seen.object.spec.command is None
+            session = seen.object.is_session
             wanted = {cond.SCHEDULED, cond.FINISHED, cond.SUCCEEDED} | (
                 {cond.READY} if session else set()
             )
@@ -254,6 +281,8 @@ class Watcher:
         for place, action in enumerate(plan.actions):
             if not isinstance(action, act.Put):
                 continue
+            if seen.object.host is not None and self.world.session is not None:
+                assert action.node == self.world.session.node, "where its Execution is"
             bound = seen.object.node_name == action.node
             assert bound or isinstance(plan.actions[place - 1], act.Bind)
             assert meta.FINALIZER in seen.object.metadata.finalizers or not bound
@@ -265,9 +294,9 @@ class Watcher:
         assert all(spec == specs[0] for spec in specs), "a repeat is the same to the last byte"
 
 
-def run(seed: int) -> tuple[World, Watcher]:
+def run(seed: int, kind: str) -> tuple[World, Watcher]:
     rng = random.Random(seed)
-    world = a_world(rng)
+    world = a_world(rng, kind)
     world.breaks = lambda number, action: breaking(rng)
     watcher = Watcher(world)
     for _ in range(STEPS):
@@ -289,9 +318,9 @@ def calm(world: World) -> None:
         agent.reachable = agent.engine_up = True
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_any_world_comes_to_rest_and_nothing_happened_twice(seed: int) -> None:
-    world, watcher = run(seed)
+@pytest.mark.parametrize(("seed", "kind"), CASES)
+def test_any_world_comes_to_rest_and_nothing_happened_twice(seed: int, kind: str) -> None:
+    world, watcher = run(seed, kind)
     calm(world)
     world.settle()
     watcher.look()
@@ -309,9 +338,10 @@ def test_any_world_comes_to_rest_and_nothing_happened_twice(seed: int) -> None:
         assert cond.status_of(status.conditions, cond.SCHEDULED) is Status.TRUE
 
 
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("seed", SEEDS[:40])
-def test_a_deleted_object_goes_from_any_world(seed: int) -> None:
-    world, watcher = run(seed)
+def test_a_deleted_object_goes_from_any_world(seed: int, kind: str) -> None:
+    world, watcher = run(seed, kind)
     calm(world)
     if world.object is not None:
         world.delete()
@@ -323,6 +353,8 @@ def test_a_deleted_object_goes_from_any_world(seed: int) -> None:
 
 def scenario(name: str) -> World:
     world = World()
+    if name in PROCESSES:
+        world.object = worlds.process_object(name == PROCESSES[1])
     world.add_node("n1")
     match name:
         case "a command runs and is deleted":
@@ -334,13 +366,17 @@ def scenario(name: str) -> World:
             world.object = worlds.execution_object(spec={"env": env})
             world.classes = (OPEN,)
             world.inputs[SECRET] = Input(uid="s", resource_version="1", data={"k": b"v"})
+        case "a Process in a session":
+            world.add_session("n1")
         case "three nodes":
             world.add_node("n2")
             world.add_node("n3")
     return world
 
 
+PROCESSES = ("a Process of its own", "a Process in a session")
 SCENARIOS = (
+    *PROCESSES,
     "a command runs and is deleted",
     "a session is terminated",
     "a command with values from a Secret",
@@ -356,7 +392,7 @@ def live_out(world: World) -> list[str]:
     """A whole life; returns what the status said at its end."""
     world.settle()
     if world.object is not None and world.object["spec"].get("command") is None:
-        world.edit(desiredState="Terminated")
+        world.terminate()
         world.settle()
     told = world.observe().object.status
     outcome = cond.get(told.conditions, cond.SUCCEEDED)

@@ -19,6 +19,7 @@ from isolet.plan.model import (
 )
 from isolet.wire.execution import ExecutionObserved
 from isolet.wire.node import NodeCondition, Stray
+from tests.unit.plan.operator import worlds
 from tests.unit.plan.operator.worlds import NOW, a_node_object, a_record, a_report
 
 
@@ -47,6 +48,14 @@ LOST = Held("n1", "e1", "lost")
 TWO = (listed("live", at=100), listed("live", at=450))
 CONTAINER = Stray(kind="container", name="c1", uid="lost", age_seconds=9)
 VOLUME = Stray(kind="volume", name="v1", uid="lost", age_seconds=9)
+
+
+def test_a_record_is_removed_as_what_it_is() -> None:
+    process = worlds.a_process_record(uid="lost")
+    facts = replace(a_node("live"), records=(*records("live"), process))
+    suspect = replace(LOST, kind="Process")
+    plan = orphans.plan(a_pass(facts, suspects={suspect: 300.0}))
+    assert plan.actions == (Remove(node="n1", uid="lost", kind="Process"),)
 
 
 def a_pass(*nodes: OrphanNode, **changes: Any) -> OrphanPass:

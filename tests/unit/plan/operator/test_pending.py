@@ -17,8 +17,8 @@ from isolet.plan.model import (
     NodeFacts,
     Observed,
     Unknown,
-    read_execution,
 )
+from isolet.plan.objects import read_execution
 from isolet.wire.execution import EnvVar, ExecutionSpec, ExecutionWanted, Medium, Step, Workspace
 from isolet.wire.node import Amounts
 from tests.unit.plan.operator import worlds

@@ -8,16 +8,17 @@ from typing import Any
 
 from isolet.api import executionclass, executionnode, meta
 from isolet.plan import binding
-from isolet.plan.binding import Binding, Pinned
+from isolet.plan.binding import Binding, Inside, Pinned
 from isolet.plan.model import (
     Absent,
-    ExecutionFacts,
     Fact,
+    Host,
     Known,
     NodeFacts,
     Observed,
-    read_execution,
+    Unknown,
 )
+from isolet.plan.objects import ExecutionFacts, ProcessFacts, read_execution, read_process
 from isolet.wire.execution import (
     ExecutionObserved,
     Medium,
@@ -27,6 +28,7 @@ from isolet.wire.execution import (
     Step,
 )
 from isolet.wire.node import Amounts, Image, NodeCondition, NodeObserved
+from isolet.wire.process import ProcessObserved
 
 UID = "6a1f4f2e-0000-4000-8000-000000000001"
 NOW = datetime(2026, 1, 1, 12, 0, tzinfo=UTC)
@@ -240,6 +242,9 @@ def a_record(**changes: Any) -> ExecutionObserved:
 SUCCEEDED = Outcome(succeeded=True, reason="Succeeded", message="exited with code 0", exit_code=0)
 
 
+LOST = Outcome(succeeded=False, reason="ContainerLost", message="the sandbox is gone")
+
+
 def an_ended_record(outcome: Outcome = SUCCEEDED, **changes: Any) -> ExecutionObserved:
     return a_record(
         **{
@@ -265,6 +270,73 @@ def observed(object_: ExecutionFacts | None = None, **changes: Any) -> Observed:
         now=NOW,
     )
     return replace(base, **changes)
+
+
+def process_object(inside: bool = False, **changes: Any) -> dict[str, Any]:
+    """A Process as the API server has it: of its own sandbox, or of Execution `session`."""
+    template = {"className": "standard", "image": IMAGE, "workspace": {"medium": "Memory"}}
+    where = {"executionRef": {"name": "session"}} if inside else {"template": template}
+    base = execution_object(kind="Process")
+    base["spec"] = {**where, "command": ["sh", "-c", "make test"], "timeoutSeconds": 600}
+    return merge(base, changes)
+
+
+def a_process(inside: bool = False, **changes: Any) -> ProcessFacts:
+    return read_process(process_object(inside, **changes))
+
+
+HOST_UID = "0d0d"
+
+
+def a_host(
+    uid: str = HOST_UID,
+    node: str = "n1",
+    running: bool = True,
+    ended: Outcome | None = None,
+    heard: bool = True,
+) -> Host:
+    """Execution `session`, whose end its status tells too."""
+    raw = bound_object(
+        a_binding(uid=uid), metadata={"name": "session", "uid": uid}, spec={"command": None}
+    )
+    raw["spec"]["nodeName"] = node
+    if ended is not None:
+        at = meta.format_time(NOW)
+        done = {"status": "True", "reason": "Finished", "message": "", "lastTransitionTime": at}
+        end = {**done, "status": str(ended.succeeded), "reason": ended.reason}
+        raw["status"] = {"conditions": [{"type": "Finished", **done}, {"type": "Succeeded", **end}]}
+    step = Step.ENDED if ended else Step.RUNNING if running else Step.RECORDED
+    record = a_record(uid=uid, name="session", step=step, outcome=ended)
+    return Host(object=read_execution(raw), record=Known(record) if heard else Unknown())
+
+
+def inside_binding(**changes: Any) -> Binding:
+    """The binding of a Process to Execution `session` on n1."""
+    inside = Inside(
+        execution_name="session",
+        execution_uid=HOST_UID,
+        class_name="standard",
+        maximum_deadline_seconds=3600,
+    )
+    return a_binding(pinned=None, inside=inside).model_copy(update=changes)
+
+
+def a_bound_process(bound: Binding | None = None, inside: bool = False, **c: Any) -> ProcessFacts:
+    found = bound or (inside_binding() if inside else a_binding())
+    base = {
+        "metadata": {
+            "generation": 2,
+            "finalizers": [meta.FINALIZER],
+            "annotations": {binding.ANNOTATION: found.annotation()},
+        },
+        "spec": {"nodeName": "n1"},
+    }
+    return read_process(merge(process_object(inside, **base), c))
+
+
+def a_process_record(**changes: Any) -> ProcessObserved:
+    """The agent's record of a Process, running for ten seconds."""
+    return ProcessObserved(**a_record().model_dump(exclude={"output"})).model_copy(update=changes)
 
 
 def stored(object_: dict[str, Any], status: Any) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from isolet_stack.stack import Stack
+from tests.e2e.faults_arena import SEED
 from tests.e2e.world import World, a_class
 
 
@@ -35,3 +36,8 @@ def world(whole: World) -> Iterator[World]:
     with whole.in_namespace() as mine:
         yield mine
     whole.nothing_left()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """The seed of the fault tests' choices; ISOLET_FAULT_SEED makes the same ones again."""
+    terminalreporter.write_line(f"ISOLET_FAULT_SEED={SEED}")

@@ -19,7 +19,7 @@ from isolet.agent.steps import AgentStep
 from isolet.base import names
 from isolet.operator.steps import STEPS, Effect
 from isolet_stack.stack import NAMESPACE
-from tests.e2e.faults_arena import SEED, Arena, arena_of, chance, eventually, mix, runs
+from tests.e2e.faults_arena import Arena, arena_of, chance, eventually, mix, runs
 from tests.e2e.looks import tombstones
 from tests.e2e.world import World, condition
 
@@ -47,7 +47,6 @@ def rounds() -> list[tuple[tuple[str, ...], ...]]:
 
 @pytest.fixture(scope="module")
 def arena(whole: World, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Arena]:
-    print(f"seed {SEED}: ISOLET_FAULT_SEED={SEED} makes the same choices again")
     folder = tmp_path_factory.mktemp("traps")
     parts = (*(f"agent-{node}" for node in NODES), OPERATOR)
     with whole.in_namespace() as world, arena_of(world, folder, *parts) as arena:

@@ -437,3 +437,21 @@ def test_i15_nothing_runs_on_after_a_cancel_that_was_cut_short(shared: World) ->
     shared.gone("execution", "i15-deleted")
     for name, node in where.items():
         eventually(lambda n=node, u=uids[name]: not held(shared, n, u), f"{name} is gone")
+
+
+def test_i15_a_caller_that_hangs_up_leaves_nothing_running(shared: World) -> None:
+    shared.execution("i15-left")
+    seen = shared.running("i15-left")
+    node, uid = seen["spec"]["nodeName"], seen["metadata"]["uid"]
+
+    async def ask_and_leave() -> None:
+        agent = HTTPAgent(f"unix://{shared.stack.agent_run(node)}/agent.sock")
+        asked = asyncio.create_task(agent.exec(uid, ExecRequest(command=("sleep", "600"))))
+        await asyncio.sleep(1)
+        asked.cancel()
+        await asyncio.gather(asked, return_exceptions=True)
+        await agent.close()
+
+    asyncio.run(ask_and_leave())
+    assert outcome(shared.finished("i15-left")) == ("False", "Cancelled")
+    eventually(lambda: not held(shared, node, uid), "it is gone")

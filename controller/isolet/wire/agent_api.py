@@ -191,7 +191,8 @@ class AgentAPI(ProcessAPI, Protocol):
             NotFound: no such session.
             Conflict: it is not running, or is being terminated (reason `NotRunning`).
             Refused: timeout (`CommandTimeout`) or overflow (`OutputLimitExceeded`); the whole
-                sandbox is destroyed in both cases.
+                sandbox is destroyed in both cases. Or the session was ended meanwhile, with the
+                reason of its own end (`DeadlineExceeded`, `Cancelled` …).
         """
         ...
 

@@ -54,6 +54,12 @@ _TELLING = frozenset({"start", "die", "oom", "pause", "unpause", "destroy"})
 """Events after which a sandbox is another. The rest only announces those, or is about one exec:
 three events that would each cost a look, for every command in a session."""
 
+EXEC_SETTLE_SECONDS = 2.0
+"""How long a command's streams may take to end after its session has."""
+
+_BY_SIGNAL = (128 + 9, 128 + 15)
+"""Exit codes of what is killed, by itself or with its sandbox."""
+
 _log = log.get("agent.service")
 
 
@@ -236,7 +242,7 @@ class Service(ProcessDoor):
             raise errors.Conflict(f"{uid} is not running", reason="NotRunning")
         await self._touch(uid)
         try:
-            return await self._sessions.exec(record, request)
+            return await self._exec(record, request)
         except Overran as error:
             await self._destroy(uid, error.reason, error.message)
             raise
@@ -260,6 +266,39 @@ class Service(ProcessDoor):
         return await self._node.remove_strays(names_)
 
     # How it is done.
+
+    async def _exec(self, record: SandboxRecord, request: ExecRequest) -> ExecResult:
+        """The end of a command or of its session, whichever comes first.
+
+        The engine sometimes keeps the streams of an exec open though its container is gone.
+        """
+        command = asyncio.create_task(self._sessions.exec(record, request))
+        session = asyncio.create_task(self._watchers.end_of(record.uid))
+        try:
+            await asyncio.wait({command, session}, return_when=asyncio.FIRST_COMPLETED)
+            if not command.done():
+                await asyncio.wait({command}, timeout=EXEC_SETTLE_SECONDS)
+            result = command.result() if command.done() else None
+        finally:
+            command.cancel()
+            session.cancel()
+            await asyncio.gather(command, session, return_exceptions=True)
+        if result is None or result.exit_code in _BY_SIGNAL:
+            await self._blame_the_session(record.uid)
+        if result is None:
+            raise errors.Unconfirmed("nobody can say how the command ended")
+        return result
+
+    async def _blame_the_session(self, uid: str) -> None:
+        """A command that was killed along with its session did not fail by itself: say so."""
+        record = await self._context.store.get(uid)
+        why = record and (record.stop or record.outcome)
+        if record is not None and why is None and not record.removing:
+            return
+        raise errors.Refused(
+            "the session was ended while the command ran",
+            reason=why.reason if why else reasons.CANCELLED,
+        )
 
     async def _obey(self, fence: Fence | None) -> None:
         if fence is not None:

@@ -60,6 +60,20 @@ class Watchers:
         finally:
             self._streams.discard(wake)
 
+    async def end_of(self, uid: str) -> None:
+        """Wait until an Execution has its outcome, or is not known any more."""
+        wake = asyncio.Event()
+        self._streams.add(wake)
+        try:
+            while True:
+                wake.clear()
+                record = await self._store.get(uid)
+                if record is None or record.outcome is not None:
+                    return
+                await _wait(wake)
+        finally:
+            self._streams.discard(wake)
+
     def _change(self, sequence: int, seen: Observed) -> Change:
         epoch = self._store.epoch
         if isinstance(seen, ProcessObserved):

@@ -11,6 +11,7 @@ from isolet.agent.engine.base import EngineEvent, Stream
 from isolet.agent.policy import checks
 from isolet.agent.service import process_records, records
 from isolet.agent.service.admission import Admission
+from isolet.agent.service.commands import Commands
 from isolet.agent.service.context import Context
 from isolet.agent.service.door import ProcessDoor
 from isolet.agent.service.effects import Effects, deadline_entry
@@ -24,12 +25,10 @@ from isolet.agent.service.live_files import LiveFiles
 from isolet.agent.service.node import Node
 from isolet.agent.service.output import OutputFiles
 from isolet.agent.service.processes import Processes
-from isolet.agent.service.sessions import Overran, Sessions
 from isolet.agent.service.watchers import Watchers
 from isolet.agent.service.worker import SandboxDriver, Worker, Workers
 from isolet.agent.store.base import Tombstone
 from isolet.base import errors, log, names
-from isolet.plan import reasons
 from isolet.plan.sandbox_model import Kind, SandboxRecord, Stop, observed
 from isolet.wire.agent_api import Change, OutputChunk, Snapshot
 from isolet.wire.base import Fence
@@ -54,12 +53,6 @@ _TELLING = frozenset({"start", "die", "oom", "pause", "unpause", "destroy"})
 """Events after which a sandbox is another. The rest only announces those, or is about one exec:
 three events that would each cost a look, for every command in a session."""
 
-EXEC_SETTLE_SECONDS = 2.0
-"""How long a command's streams may take to end after its session has."""
-
-_BY_SIGNAL = (128 + 9, 128 + 15)
-"""Exit codes of what is killed, by itself or with its sandbox."""
-
 _log = log.get("agent.service")
 
 
@@ -78,8 +71,8 @@ class Service(ProcessDoor):
         self._inputs = Inputs(context)
         self._facts = Facts(context, Images(context.engine), self._inputs, self._events, self._wake)
         self._effects = Effects(context, self._facts, self._inputs, book)
-        self._sessions = Sessions(context)
         self._watchers = Watchers(context.store, self._seen, _buried)
+        self._commands = Commands(context, self._watchers, self._touch, self._end_host)
         self._node = Node(context, self._watchers.node_changed)
         self._admission = Admission(context, self._node)
         self._inside = InsideDriver(context, book, self._wake, self._end_host, self._touch)
@@ -240,20 +233,7 @@ class Service(ProcessDoor):
             raise errors.Conflict(f"{uid} runs one command and is no session", reason="NotASession")
         if record.step is not Step.RUNNING or record.stop is not None:
             raise errors.Conflict(f"{uid} is not running", reason="NotRunning")
-        await self._touch(uid)
-        try:
-            return await self._exec(record, request)
-        except Overran as error:
-            await self._destroy(uid, error.reason, error.message)
-            raise
-        except asyncio.CancelledError:
-            if (
-                not self._admission.stopped
-            ):  # An agent that is being replaced leaves sessions alone.
-                await self._destroy(uid, reasons.CANCELLED, "a command in it was aborted")
-            raise
-        finally:
-            await self._touch(uid)
+        return await self._commands.run(record, request, leave=lambda: self._admission.stopped)
 
     async def node(self) -> NodeObserved:
         """See AgentAPI."""
@@ -266,39 +246,6 @@ class Service(ProcessDoor):
         return await self._node.remove_strays(names_)
 
     # How it is done.
-
-    async def _exec(self, record: SandboxRecord, request: ExecRequest) -> ExecResult:
-        """The end of a command or of its session, whichever comes first.
-
-        The engine sometimes keeps the streams of an exec open though its container is gone.
-        """
-        command = asyncio.create_task(self._sessions.exec(record, request))
-        session = asyncio.create_task(self._watchers.end_of(record.uid))
-        try:
-            await asyncio.wait({command, session}, return_when=asyncio.FIRST_COMPLETED)
-            if not command.done():
-                await asyncio.wait({command}, timeout=EXEC_SETTLE_SECONDS)
-            result = command.result() if command.done() else None
-        finally:
-            command.cancel()
-            session.cancel()
-            await asyncio.gather(command, session, return_exceptions=True)
-        if result is None or result.exit_code in _BY_SIGNAL:
-            await self._blame_the_session(record.uid)
-        if result is None:
-            raise errors.Unconfirmed("nobody can say how the command ended")
-        return result
-
-    async def _blame_the_session(self, uid: str) -> None:
-        """A command that was killed along with its session did not fail by itself: say so."""
-        record = await self._context.store.get(uid)
-        why = record and (record.stop or record.outcome)
-        if record is not None and why is None and not record.removing:
-            return
-        raise errors.Refused(
-            "the session was ended while the command ran",
-            reason=why.reason if why else reasons.CANCELLED,
-        )
 
     async def _obey(self, fence: Fence | None) -> None:
         if fence is not None:
@@ -344,10 +291,6 @@ class Service(ProcessDoor):
     async def _touch(self, uid: str) -> None:
         """Note that the session is in use, for its idle timeout."""
         await self._edit(uid, last_activity_boottime=self._context.clock.boottime())
-
-    async def _destroy(self, uid: str, reason: str, message: str) -> None:
-        """Have the whole sandbox ended for what one command in it did."""
-        await self._edit(uid, stop=Stop(reason=reason, message=message))
 
     async def _edit(self, uid: str, **changes: object) -> None:
         """Change a live record; one that has ended or been stopped keeps what it has."""

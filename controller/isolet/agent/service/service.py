@@ -18,7 +18,7 @@ from isolet.agent.service.images import Images
 from isolet.agent.service.inputs import Inputs
 from isolet.agent.service.node import Node, allocated
 from isolet.agent.service.output import OutputFiles
-from isolet.agent.service.sessions import Overran, Sessions
+from isolet.agent.service.sessions import BY_SIGNAL, Overran, Sessions, first_end
 from isolet.agent.service.watchers import Watchers
 from isolet.agent.service.worker import Worker, Workers
 from isolet.agent.steps import AgentStep
@@ -47,12 +47,6 @@ MAX_CHUNK_BYTES = 1 << 20
 _TELLING = frozenset({"start", "die", "oom", "pause", "unpause", "destroy"})
 """Events after which a sandbox is another. The rest only announces those, or is about one exec:
 three events that would each cost a look, for every command in a session."""
-
-EXEC_SETTLE_SECONDS = 2.0
-"""How long a command's streams may take to end after its session has."""
-
-_BY_SIGNAL = (128 + 9, 128 + 15)
-"""Exit codes of what is killed, by itself or with its sandbox."""
 
 _log = log.get("agent.service")
 
@@ -222,7 +216,13 @@ class Service:
             raise errors.Conflict(f"{uid} is not running", reason="NotRunning")
         await self._touch(uid)
         try:
-            return await self._exec(record, request)
+            command, session = self._sessions.exec(record, request), self._watchers.end_of(uid)
+            result = await first_end(command, session)
+            if result is None or result.exit_code in BY_SIGNAL:
+                await self._blame_the_session(uid)
+            if result is None:
+                raise errors.Unconfirmed("nobody can say how the command ended")
+            return result
         except Overran as error:
             await self._destroy(uid, error.reason, error.message)
             raise
@@ -244,28 +244,6 @@ class Service:
         return await self._node.remove_strays(names_)
 
     # How it is done.
-
-    async def _exec(self, record: SandboxRecord, request: ExecRequest) -> ExecResult:
-        """The end of a command or of its session, whichever comes first.
-
-        The engine sometimes keeps the streams of an exec open though its container is gone.
-        """
-        command = asyncio.create_task(self._sessions.exec(record, request))
-        session = asyncio.create_task(self._watchers.end_of(record.uid))
-        try:
-            await asyncio.wait({command, session}, return_when=asyncio.FIRST_COMPLETED)
-            if not command.done():
-                await asyncio.wait({command}, timeout=EXEC_SETTLE_SECONDS)
-            result = command.result() if command.done() else None
-        finally:
-            command.cancel()
-            session.cancel()
-            await asyncio.gather(command, session, return_exceptions=True)
-        if result is None or result.exit_code in _BY_SIGNAL:
-            await self._blame_the_session(record.uid)
-        if result is None:
-            raise errors.Unconfirmed("nobody can say how the command ended")
-        return result
 
     async def _blame_the_session(self, uid: str) -> None:
         """A command that was killed along with its session did not fail by itself: say so."""

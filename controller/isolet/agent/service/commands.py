@@ -4,18 +4,12 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from isolet.agent.service.context import Context
-from isolet.agent.service.sessions import Overran, Sessions
+from isolet.agent.service.sessions import BY_SIGNAL, Overran, Sessions, first_end
 from isolet.agent.service.watchers import Watchers
 from isolet.base import errors
 from isolet.plan import reasons
 from isolet.plan.sandbox_model import SandboxRecord, Stop
 from isolet.wire.execution import ExecRequest, ExecResult
-
-SETTLE_SECONDS = 2.0
-"""How long a command's streams may take to end after its session has."""
-
-_BY_SIGNAL = (128 + 9, 128 + 15)
-"""Exit codes of what is killed, by itself or with its sandbox."""
 
 
 class Commands:
@@ -60,22 +54,9 @@ class Commands:
             await self._touch(uid)
 
     async def _until_either_ends(self, record: SandboxRecord, request: ExecRequest) -> ExecResult:
-        """The end of a command or of its session, whichever comes first.
-
-        The engine sometimes keeps the streams of an exec open though its container is gone.
-        """
-        command = asyncio.create_task(self._sessions.exec(record, request))
-        session = asyncio.create_task(self._watchers.end_of(record.uid))
-        try:
-            await asyncio.wait({command, session}, return_when=asyncio.FIRST_COMPLETED)
-            if not command.done():
-                await asyncio.wait({command}, timeout=SETTLE_SECONDS)
-            result = command.result() if command.done() else None
-        finally:
-            command.cancel()
-            session.cancel()
-            await asyncio.gather(command, session, return_exceptions=True)
-        if result is None or result.exit_code in _BY_SIGNAL:
+        command = self._sessions.exec(record, request)
+        result = await first_end(command, self._watchers.end_of(record.uid))
+        if result is None or result.exit_code in BY_SIGNAL:
             await self._blame_the_session(record.uid)
         if result is None:
             raise errors.Unconfirmed("nobody can say how the command ended")

@@ -6,7 +6,9 @@ the whole sandbox, siblings included (docs/measured.md#exec).
 
 import asyncio
 import itertools
+from collections.abc import Coroutine
 from dataclasses import dataclass, field
+from typing import Any
 
 from isolet.agent.engine.base import ExecStream, Stream
 from isolet.agent.service import inputs
@@ -21,6 +23,12 @@ from isolet.wire.execution import ExecRequest, ExecResult
 EXIT_LOOK_SECONDS = 0.05
 EXIT_LOOKS = 200
 """The engine may report an exec as running for a moment after its streams have closed."""
+
+SETTLE_SECONDS = 2.0
+"""How long a command's streams may take to end after its session has."""
+
+BY_SIGNAL = (128 + 9, 128 + 15)
+"""Exit codes of what is killed, by itself or with its sandbox."""
 
 
 class Overran(errors.Refused):
@@ -152,6 +160,25 @@ class Sessions:
                 return facts.exit_code
             await asyncio.sleep(EXIT_LOOK_SECONDS)
         raise errors.Unconfirmed("the engine does not say how the command ended")
+
+
+async def first_end(
+    command: Coroutine[Any, Any, ExecResult], session: Coroutine[Any, Any, None]
+) -> ExecResult | None:
+    """The end of a command, or of its session (None), whichever comes first.
+
+    The engine sometimes keeps the streams of an exec open though its container is gone.
+    """
+    running, lasting = asyncio.create_task(command), asyncio.create_task(session)
+    try:
+        await asyncio.wait({running, lasting}, return_when=asyncio.FIRST_COMPLETED)
+        if not running.done():
+            await asyncio.wait({running}, timeout=SETTLE_SECONDS)
+        return running.result() if running.done() else None
+    finally:
+        for task in (running, lasting):
+            task.cancel()
+        await asyncio.gather(running, lasting, return_exceptions=True)
 
 
 async def _feed(stream: ExecStream, data: bytes) -> None:

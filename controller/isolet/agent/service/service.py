@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Literal
 
 from isolet.agent import deadlines
@@ -16,6 +17,7 @@ from isolet.agent.service.events import EventLog
 from isolet.agent.service.facts import Facts, oldest
 from isolet.agent.service.images import Images
 from isolet.agent.service.inputs import Inputs
+from isolet.agent.service.loops import kept
 from isolet.agent.service.node import Node, allocated
 from isolet.agent.service.output import OutputFiles
 from isolet.agent.service.sessions import BY_SIGNAL, Overran, Sessions, first_end
@@ -94,12 +96,12 @@ class Service:
             self._workers.ensure(record.uid)
         since = oldest(records, self._context.clock.now())
         self._background = [
-            asyncio.create_task(loop)
+            asyncio.create_task(kept(loop))
             for loop in (
-                self._events.run(since),
-                self._node.qualify_loop(),
-                self._node.refresh_loop(),
-                self._purge_loop(),
+                partial(self._events.run, since),
+                self._node.qualify_loop,
+                self._node.refresh_loop,
+                self._purge_loop,
             )
         ]
 

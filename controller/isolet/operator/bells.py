@@ -120,7 +120,7 @@ class Bells:
         """The cache has a new state of an object.
 
         A status that its own pass wrote (`own`) is no reason for another one: it was written at the
-        version that was looked at, so nothing else is new, and the plan has said when to look.
+        version that was looked at, so nothing else is new, and the pass has said when to look.
         """
         if kind in WORK:
             self.index.put(key, obj)
@@ -170,7 +170,10 @@ class Bells:
 
     def _node_object(self, key: Key, obj: Object | None) -> None:
         self.nodes.put(key.name, obj)
-        spec = None if obj is None else obj.get("spec")
+        # What is bound there goes by the spec, and by when its drain was seen.
+        spec = None
+        if obj is not None:
+            spec = obj.get("spec"), (obj.get("status") or {}).get("drain", {}).get("startTime")
         if self._specs.get(key.name) != spec:
             self._specs[key.name] = spec
             self.use_changed()

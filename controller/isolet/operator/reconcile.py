@@ -35,6 +35,7 @@ from isolet.operator.steps import Effect
 from isolet.operator.unsupported import status_of
 from isolet.plan import actions as act
 from isolet.plan import binding, execution, model, node
+from isolet.plan.status import decided
 
 _log = log.get("operator.pass")
 
@@ -145,11 +146,15 @@ class Reconciler:
         self._remember(key, uid, plan, outcome)
         if outcome.error is not None and self.applier.is_transient(outcome):
             raise outcome.error
+        ended = False
         if plan.write_status and not outcome.released:
-            await publish(self.cluster, self.cache, kind, outcome.obj or obj, plan.status)
+            current = outcome.obj or obj
+            wrote = await publish(self.cluster, self.cache, kind, current, plan.status)
+            # From here on the plan is another: what comes after the end has times of its own.
+            ended = wrote and decided(plan.status)
         if outcome.failure is not None:
             return Again(failed=True, after=outcome.failure.retry_after)
-        return Again(after=SOON if outcome.learned else self._delay(plan))
+        return Again(after=SOON if outcome.learned or ended else self._delay(plan))
 
     def _assume(self, uid: str, plan: act.Plan) -> None:
         for action in plan.actions:

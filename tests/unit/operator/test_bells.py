@@ -94,6 +94,8 @@ def test_a_change_of_a_nodes_spec_rings_what_is_bound_to_it(world):
     world.rung()
     world.put(NODES, {**a_node(), "status": {"bootID": "x"}})
     assert world.rung() == [NODE], "its status concerns nobody"
+    world.put(NODES, {**a_node(), "status": {"drain": {"startTime": "2026-01-01T00:00:00Z"}}})
+    assert world.rung() == [key("a"), NODE], "but the beginning of its drain does"
     world.put(NODES, a_node(unschedulable=True))
     assert world.rung() == [key("a"), NODE]
     world.bells.object_changed(NODES, NODE, None)

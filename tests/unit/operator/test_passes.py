@@ -235,6 +235,22 @@ async def test_a_read_that_failed_is_unknown_and_never_absent(world):
     assert again.after is not None
 
 
+async def test_what_comes_after_the_end_is_planned_at_once(world):
+    uid = await world.create(ttlSecondsAfterFinished=60)
+    await world.work()
+    agent = world.agents["n1"]
+    await agent.end(uid)
+    await world.hear("n1")
+    ended = await world.work()
+    assert ended.after < 1, "the outcome was written: look again"
+    waits = await world.work()
+    assert 1 < waits.after <= 60, "until its time is up"
+    world.clock.advance(61)
+    world.lead()
+    await world.work()
+    assert [w[0] for w in world.cluster.writes] == ["patch", "patch", "delete"]
+
+
 async def test_metrics_name_nothing(world):
     from isolet.operator.metrics import render
 

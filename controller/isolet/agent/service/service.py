@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Literal
 
 from isolet.agent import deadlines
@@ -22,6 +23,7 @@ from isolet.agent.service.inputs import Inputs
 from isolet.agent.service.inside import InsideDriver
 from isolet.agent.service.inside_look import is_inside
 from isolet.agent.service.live_files import LiveFiles
+from isolet.agent.service.loops import kept
 from isolet.agent.service.node import Node
 from isolet.agent.service.output import OutputFiles
 from isolet.agent.service.processes import Processes
@@ -109,12 +111,12 @@ class Service(ProcessDoor):
             self._workers.ensure(record.uid)
         since = oldest(records, self._context.clock.now())
         self._background = [
-            asyncio.create_task(loop)
+            asyncio.create_task(kept(loop))
             for loop in (
-                self._events.run(since),
-                self._node.qualify_loop(),
-                self._node.refresh_loop(),
-                self._purge_loop(),
+                partial(self._events.run, since),
+                self._node.qualify_loop,
+                self._node.refresh_loop,
+                self._purge_loop,
             )
         ]
 

@@ -1,6 +1,7 @@
 """Others on the node: a second installation, strangers' containers, a store nobody can read, a full
 disk."""
 
+import asyncio
 import contextlib
 import hashlib
 import json
@@ -53,6 +54,16 @@ class Neighbour:
         return self.world.witness("node-0").containers(self.installation)
 
 
+async def qualified(agent: HTTPAgent) -> None:
+    """Wait until the agent serves and takes work."""
+    async with asyncio.timeout(90):
+        while True:
+            with contextlib.suppress(errors.Unavailable):
+                if "runsc" in (await agent.node()).runtimes:
+                    return
+            await asyncio.sleep(0.1)
+
+
 def start(world: World, folder: Path, installation: str) -> Process:
     """Start the other agent with its state and run folders below `folder`."""
     stack = world.stack
@@ -71,9 +82,7 @@ async def neighbour(world: World, folder: Path) -> AsyncIterator[Neighbour]:
     agent = HTTPAgent(f"unix://{folder}/run/agent.sock")
     try:
         found = Neighbour(world, folder, process, ExecutionHost(agent), installation)
-        eventually("it serves", (folder / "run" / "agent.sock").exists, 60)
-        while "runsc" not in (await agent.node()).runtimes:
-            assert process.alive()
+        await qualified(agent)
         yield found
     finally:
         await agent.close()

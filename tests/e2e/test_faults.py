@@ -5,6 +5,7 @@ is killed and started again a fixed mix of work goes through it; the judge is th
 streams, `docker inspect` and what a watch of the API server has shown.
 """
 
+import hashlib
 import itertools
 import json
 import os
@@ -19,9 +20,9 @@ from isolet.agent.steps import AgentStep
 from isolet.base import names
 from isolet.operator.steps import STEPS, Effect
 from isolet_stack.stack import NAMESPACE
-from tests.e2e.faults_arena import Arena, arena_of, chance, eventually, mix, runs
-from tests.e2e.looks import tombstones
-from tests.e2e.world import World, condition
+from tests.e2e.faults_arena import HOST, Arena, arena_of, chance, eventually, mix, runs
+from tests.e2e.looks import outcome, tombstones
+from tests.e2e.world import World, a_template, condition
 
 pytestmark = pytest.mark.faults
 
@@ -29,9 +30,18 @@ NODES = ("node-0", "node-1")
 OPERATOR = "operator-0"
 
 
+OF_PROCESSES = (
+    AgentStep.INSIDE_START_BEFORE,
+    AgentStep.INSIDE_START_AFTER,
+    AgentStep.COLLECT_BEFORE,
+    AgentStep.COLLECT_AFTER,
+)
+"""Steps that only a Process comes to; they have a test of their own."""
+
+
 def journeys() -> list[tuple[str, ...]]:
-    """Every step of the agent once, three in each journey, in the order of a sandbox's life."""
-    steps = [step.value for step in AgentStep]
+    """All others once, three in each journey, in the order of a sandbox's life."""
+    steps = [step.value for step in AgentStep if step not in OF_PROCESSES]
     third = -(-len(steps) // 3)
     thirds = [steps[begin : begin + third] for begin in range(0, len(steps), third)]
     for part in thirds:
@@ -68,6 +78,40 @@ def test_the_agents_are_killed_at(arena: Arena, steps: tuple[tuple[str, ...], ..
     arena.perform([work for n in (0, 1) for work in mix(NODES[n], f"{tag}-{n}", dice)])
     for trap, mine in zip(traps, steps, strict=False):
         assert tuple(trap.sprung()) == mine, f"{trap.part} came only to {trap.sprung()}"
+    arena.judge()
+
+
+RAN = b"ran\n"
+ONCE = {"output": {"statusTailBytes": 64}}
+
+
+def test_the_agents_are_killed_at_what_only_processes_come_to(arena: Arena) -> None:
+    world, traps = arena.world, [arena.trap(f"agent-{node}") for node in NODES]
+    for trap, *steps in zip(traps, OF_PROCESSES[:2], OF_PROCESSES[2:], strict=True):
+        trap.clear()
+        trap.set(*steps)
+    for node in NODES:
+        world.execution(f"room-{node}", nodeSelector={HOST: node}, workspace={"medium": "Disk"})
+    for node in NODES:
+        arena.sight.until(f"room-{node}", runs)
+        inside = {"executionRef": {"name": f"room-{node}"}, **ONCE}
+        world.process(f"inside-{node}", shell="echo ran >> ran; cat ran", **inside)
+    for node in NODES:
+        status = world.finished(f"inside-{node}", 90, "process")
+        assert (outcome(status)[1], status["output"]["stdoutTail"]) == ("Succeeded", RAN.decode())
+    for node in NODES:
+        own = {"template": a_template(nodeSelector={HOST: node}, workspace={"medium": "Disk"})}
+        script = "mkdir -p out; echo ran >> out/ran; cat out/ran"
+        world.process(f"own-{node}", shell=script, artifacts=[{"glob": "out/*"}], **own, **ONCE)
+    for node in NODES:
+        status = world.finished(f"own-{node}", 90, "process")
+        assert (outcome(status)[1], status["output"]["stdoutTail"]) == ("Succeeded", RAN.decode())
+        digest = f"sha256:{hashlib.sha256(RAN).hexdigest()}"
+        assert status["artifacts"] == [{"path": "out/ran", "size": len(RAN), "digest": digest}]
+    for trap, *steps in zip(traps, OF_PROCESSES[:2], OF_PROCESSES[2:], strict=True):
+        assert trap.sprung() == steps
+    world.kubectl("delete", "processes", "--all", "--timeout=60s")
+    world.kubectl("delete", "executions", "--timeout=60s", *(f"room-{node}" for node in NODES))
     arena.judge()
 
 

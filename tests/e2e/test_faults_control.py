@@ -48,6 +48,9 @@ def listening(world: World) -> Iterator[dict[str, Tape]]:
     witnesses = {node: world.witness(node) for node in world.stack.nodes()}
     with tapes(witnesses, world.stack.installation) as running:
         yield running
+    world.stack.end("operator-1")
+    world.stack.parts.pop("operator-1", None)
+    world.stack.save()
 
 
 # Leaders.

@@ -95,7 +95,7 @@ async def test_the_version_is_agreed_once(tmp_path, offered, spoken):
     ping = answer(200, b"OK", {"Api-Version": offered})
     script = [("/_ping", ping, answer(500)), ("/x", answer(200))]
     async with Scripted(tmp_path / "s", script) as engine:
-        client = api.API(engine.path, QUICK)
+        client = api.API(engine.path, api.Timeouts())
         await client.get("/x")
         await client.get("/x")
         assert engine.requests == [f"GET /v{spoken}/x"] * 2
@@ -105,7 +105,7 @@ async def test_the_version_is_agreed_anew_after_the_engine_was_away(tmp_path):
     newer = answer(200, b"OK", {"Api-Version": "1.47"})
     script = [("/_ping", PING, newer), ("/x", answer(200))]
     async with Scripted(tmp_path / "s", script) as engine:
-        client = api.API(engine.path, QUICK)
+        client = api.API(engine.path, api.Timeouts())
         await client.get("/x")
         await engine.__aexit__()
         with pytest.raises(errors.Unavailable):
@@ -119,7 +119,7 @@ async def test_an_engine_that_is_too_old_is_refused(tmp_path):
     ping = answer(200, b"OK", {"Api-Version": "1.40"})
     async with Scripted(tmp_path / "s", [("/_ping", ping)]) as engine:
         with pytest.raises(errors.Refused) as raised:
-            await api.API(engine.path, QUICK).get("/x")
+            await api.API(engine.path, api.Timeouts()).get("/x")
         assert raised.value.reason == "EngineTooOld"
 
 

@@ -34,7 +34,10 @@ async def folders(tmp_path: Path):
     found = LaunchFolders(tmp_path / "launch")
     await found.prepare()
     yield found
+    for uid in found.list():
+        found.remove(uid)
     await found.close()
+    assert not (tmp_path / "launch").is_mount()
 
 
 class Sandbox:

@@ -129,9 +129,3 @@ def exactly_one(*fields: str) -> Rule:
     """Exactly one of these optional fields is set."""
     count = " + ".join(f"(has(self.{f}) ? 1 : 0)" for f in fields)
     return Rule(rule=f"{count} == 1", message=f"exactly one of {', '.join(fields)} must be set")
-
-
-def at_most_one(*fields: str) -> Rule:
-    """At most one of these optional fields is set."""
-    count = " + ".join(f"(has(self.{f}) ? 1 : 0)" for f in fields)
-    return Rule(rule=f"{count} <= 1", message=f"at most one of {', '.join(fields)} may be set")

@@ -19,6 +19,7 @@ from isolet.agent.service.facts import Facts
 from isolet.agent.service.inputs import Inputs
 from isolet.agent.service.output import files_of
 from isolet.agent.steps import AgentStep
+from isolet.agent.workspace.disk import volume_options
 from isolet.base import errors, names, steps
 from isolet.plan import reasons, sandbox_model
 from isolet.plan.sandbox_model import Kind, Moment, ProcessPart, SandboxRecord
@@ -91,7 +92,7 @@ class Effects:
         )
         steps.reach(AgentStep.DISK_AFTER)
         name = config.volume_name(record)
-        options = {"type": "ext4", "device": device, "o": "nosuid,nodev"}
+        options = volume_options(device)
         labels = config.labels(record, context.installation)
         volume = await context.engine.create_volume(name, labels, options)
         if volume.labels != labels:

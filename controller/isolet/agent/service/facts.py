@@ -195,11 +195,6 @@ class Facts:
             return record.output
         return follower.facts(record.spec.status_tail_bytes)
 
-    def output_complete(self, uid: str) -> bool:
-        """Whether no more output can come from a follower."""
-        follower = self._followers.get(uid)
-        return follower is None or follower.done
-
     async def drop(self, uid: str) -> None:
         """Forget a sandbox that has ended."""
         follower = self._followers.pop(uid, None)

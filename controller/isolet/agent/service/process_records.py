@@ -7,7 +7,6 @@ from isolet.base import names
 from isolet.plan.sandbox_model import Kind, PinnedSpec, ProcessPart, SandboxRecord
 from isolet.wire.execution import ExecutionSpec, State, Step
 from isolet.wire.process import (
-    OnOverflow,
     ProcessAmendment,
     ProcessObserved,
     ProcessOutputFacts,
@@ -138,11 +137,6 @@ def _retained_until(record: SandboxRecord) -> datetime | None:
 def _part(record: SandboxRecord) -> ProcessPart:
     assert record.process is not None
     return record.process
-
-
-def keeps_tail(record: SandboxRecord) -> bool:
-    """Whether more output than is kept is no fault."""
-    return record.process is not None and record.process.on_overflow is OnOverflow.KEEP_TAIL
 
 
 def buried(tombstone: Tombstone, sequence: int) -> ProcessObserved:

@@ -332,7 +332,7 @@ class DockerEngine:
         exec_id = reply.read(inspected.identity)
         start = {"Detach": False, "Tty": False}
         async with self._api.hijack(f"/exec/{exec_id}/start", start) as (connection, rest):
-            stream = execs.Exec(exec_id, connection, rest)
+            stream = execs.Exec(exec_id, connection, rest, self.inspect_exec)
             if not stdin:
                 await stream.close_stdin()
             yield stream

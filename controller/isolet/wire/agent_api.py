@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Literal, Protocol
 
 from isolet.wire.base import Fence, Wire
+from isolet.wire.checkpoint import CheckpointObserved, CheckpointWanted, Grant, Part
 from isolet.wire.execution import (
     Amendment,
     ExecRequest,
@@ -134,6 +135,61 @@ class ProcessAPI(Protocol):
 
     async def list_files(self, uid: str, path: str) -> Sequence[FileEntry]:
         """Entries of a folder ("" is the workspace) of a running session."""
+        ...
+
+
+class CheckpointAPI(Protocol):
+    """What an agent does about Checkpoints."""
+
+    async def put_checkpoint(
+        self, wanted: CheckpointWanted, fence: Fence | None
+    ) -> CheckpointObserved:
+        """Want this Checkpoint; answers with what is. May be repeated.
+
+        A workspace that cannot be taken is an outcome of the Checkpoint, not an error here.
+
+        Raises:
+            Fenced, Unavailable: as `AgentAPI.put`.
+            Conflict: the uid is known with another spec, or has ended here before.
+            NotFound: its Execution is not here.
+            Refused: the node's policy file forbids it (`CheckpointsNotAllowed`), or what the node
+                keeps for Checkpoints is used up (`CheckpointQuota`).
+        """
+        ...
+
+    async def remove_checkpoint(self, uid: str, fence: Fence | None) -> CheckpointObserved:
+        """Want no copy of it left; see `AgentAPI.remove`. Waits for those who read it."""
+        ...
+
+    async def get_checkpoint(self, uid: str) -> CheckpointObserved:
+        """One Checkpoint; see `AgentAPI.get`. Raises NotFound."""
+        ...
+
+    async def grant_checkpoint(
+        self, uid: str, reader: str, seconds: int, fence: Fence | None
+    ) -> Grant:
+        """Let the agent of node `reader` read it, for at most `seconds` (to begin; ≤ 3600).
+
+        Raises:
+            NotFound: there is no such Checkpoint, or no whole copy of it on this node.
+        """
+        ...
+
+    def read_checkpoint(
+        self, uid: str, part: Part, *, reader: str | None = None, token: str | None = None
+    ) -> AsyncIterator[bytes]:
+        """The bytes of one of its files; the reader checks them by digest.
+
+        Args:
+            uid: its uid.
+            part: which file.
+            reader: the node whose certificate the caller showed; None for local callers.
+            token: what `grant_checkpoint` gave for that node; local callers need none.
+
+        Raises:
+            NotFound: as `grant_checkpoint`.
+            Refused: the token is for something else, or expired (`GrantRefused`).
+        """
         ...
 
 

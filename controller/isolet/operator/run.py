@@ -31,6 +31,9 @@ _log = log.get("operator.run")
 ExitNow = Callable[[str], None]
 
 STOP_THREAD = 10.0
+RIGHTS_PATIENCE = 60.0
+"""How long a refusal is taken for rights that are still on their way: an API server that has just
+started answers before it has read its roles, and an installer may make them last."""
 
 
 def main(settings: Settings) -> int:
@@ -85,18 +88,22 @@ def connect_http(settings: Settings, endpoint: NodeEndpoint) -> Agent:
 
 
 async def check_crds(cluster: Cluster, stop: asyncio.Event) -> None:
-    """Wait for the API server and see that our kinds are served.
+    """Wait for the API server and our rights, and see that our kinds are served.
 
     kopf only warns of a kind that is missing at its start, and never serves it.
 
     Raises:
         Invalid: they are not; the message says what to apply.
+        Refused: our rights have not come within `RIGHTS_PATIENCE` seconds.
     """
-    delay = 0.5
+    clock = asyncio.get_running_loop()
+    patience, delay = clock.time() + RIGHTS_PATIENCE, 0.5
     while not stop.is_set():
         try:
             missing = [kind for kind in OURS if not await _is_served(cluster, kind)]
-        except errors.Unavailable as error:
+        except (errors.Unavailable, errors.Refused) as error:
+            if isinstance(error, errors.Refused) and clock.time() >= patience:
+                raise
             _log.warning("waiting for the API server", extra={"detail": error.message})
             await asyncio.sleep(delay)
             delay = min(2 * delay, 10.0)

@@ -39,9 +39,13 @@ OF_PROCESSES = (
 """Steps that only a Process comes to; they have a test of their own."""
 
 
+OF_CHECKPOINTS = tuple(step for step in AgentStep if step.value.startswith("agent.checkpoint-"))
+"""Killed in tests/integration/agent/test_checkpoint_kills.py."""
+
+
 def journeys() -> list[tuple[str, ...]]:
     """All others once, three in each journey, in the order of a sandbox's life."""
-    steps = [step.value for step in AgentStep if step not in OF_PROCESSES]
+    steps = [step.value for step in AgentStep if step not in (*OF_PROCESSES, *OF_CHECKPOINTS)]
     third = -(-len(steps) // 3)
     thirds = [steps[begin : begin + third] for begin in range(0, len(steps), third)]
     for part in thirds:

@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 
 from isolet.base import errors
 from isolet.wire.agent_api import Change, Snapshot
+from isolet.wire.checkpoint import CheckpointObserved, CheckpointStep, Grant, Manifest, Source
 from isolet.wire.execution import (
     ExecutionObserved,
     Outcome,
@@ -20,6 +21,11 @@ from isolet.wire.process import ProcessObserved, ProcessState
 
 STATES = {ProcessState.RUNNING: State.RUNNING, ProcessState.CANCELLED: State.TERMINATED}
 IMAGE = "sha256:" + "a" * 64
+KINDS = {
+    ExecutionObserved: "execution",
+    ProcessObserved: "process",
+    CheckpointObserved: "checkpoint",
+}
 
 
 class FakeAgent:
@@ -179,6 +185,115 @@ class FakeAgent:
         await self._enter("get", uid)
         return self._known(uid)
 
+    async def put_checkpoint(self, wanted, fence):
+        await self._enter("put_checkpoint", wanted.uid, fence)
+        if self.refuse is not None:
+            raise self.refuse
+        known = self.records.get(wanted.uid)
+        if known is not None:
+            if known.execution_uid != wanted.spec.execution_uid:
+                raise errors.Conflict("known with another spec")
+            return known
+        if wanted.uid in self.removed:
+            raise errors.Conflict("has ended here before")
+        self._known(wanted.spec.execution_uid)
+        self.puts.append(wanted)
+        self.sequence += 1
+        self.records[wanted.uid] = CheckpointObserved(
+            uid=wanted.uid,
+            namespace=wanted.namespace,
+            name=wanted.name,
+            sequence=self.sequence,
+            generation=wanted.generation,
+            execution_uid=wanted.spec.execution_uid,
+            step=CheckpointStep.TAKING,
+            started_at=datetime.now(UTC).replace(microsecond=0),
+        )
+        await self._ring()
+        if self.auto:
+            await self.take(wanted.uid)
+        return self.records[wanted.uid]
+
+    async def take(self, uid, *, commit=None):
+        """What is being taken is whole."""
+        known, now = self.records[uid], datetime.now(UTC).replace(microsecond=0)
+        host = next(w for w in self.puts if w.uid == known.execution_uid)
+        spec = host.spec
+        manifest = Manifest(
+            checkpoint_uid=uid,
+            namespace=known.namespace,
+            name=known.name,
+            taken_at=now,
+            source=Source(
+                execution_uid=host.uid,
+                namespace=host.namespace,
+                name=host.name,
+                class_name=host.class_name,
+                image=spec.image,
+                image_id=IMAGE,
+                user=spec.user,
+                resources=spec.resources,
+                medium=spec.workspace.medium,
+                commit=commit,
+            ),
+            entries=3,
+            entries_bytes=300,
+            content_digest="sha256:" + "c" * 64,
+            content_bytes=4096,
+            size_bytes=1000,
+        )
+        await self._end_checkpoint(
+            uid,
+            Outcome(succeeded=True, reason="CheckpointReady", message="3 entries"),
+            manifest=manifest,
+            manifest_digest="sha256:" + "d" * 64,
+            on_node=True,
+        )
+
+    async def fail_to_take(self, uid, message="the workspace would not stand still"):
+        outcome = Outcome(succeeded=False, reason="CheckpointFailed", message=message)
+        await self._end_checkpoint(uid, outcome)
+
+    async def _end_checkpoint(self, uid, outcome, **changes):
+        ended_at = datetime.now(UTC).replace(microsecond=0)
+        step = CheckpointStep.ENDED
+        known = self.records[uid]
+        await self._store(known, step=step, outcome=outcome, ended_at=ended_at, **changes)
+
+    async def remove_checkpoint(self, uid, fence):
+        await self._enter("remove_checkpoint", uid, fence)
+        self.removed.add(uid)
+        known = self.records.get(uid)
+        gone = {"step": CheckpointStep.DISPOSED, "on_node": False, "nothing_left": True}
+        if known is None:
+            self.sequence += 1
+            known = CheckpointObserved(
+                uid=uid,
+                namespace="",
+                name="",
+                sequence=self.sequence,
+                execution_uid="",
+                step=CheckpointStep.DISPOSED,
+            )
+        elif not self.auto or known.readers:
+            gone = {}
+        return await self._store(known, removing=True, **gone)
+
+    async def get_checkpoint(self, uid):
+        await self._enter("get_checkpoint", uid)
+        return self._known(uid)
+
+    async def grant_checkpoint(self, uid, reader, seconds, fence):
+        await self._enter("grant_checkpoint", (uid, reader), fence)
+        if not self._known(uid).on_node:
+            raise errors.NotFound("no copy here")
+        until = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=seconds)
+        return Grant(token=f"{uid}/{reader}", expires_at=until)
+
+    async def read_checkpoint(self, uid, part, *, reader=None, token=None):
+        raise NotImplementedError
+        yield b""
+
     async def snapshot(self):
         await self._enter("snapshot")
         return Snapshot(
@@ -186,6 +301,7 @@ class FakeAgent:
             sequence=self.sequence,
             executions=[r for r in self.records.values() if isinstance(r, ExecutionObserved)],
             processes=[r for r in self.records.values() if isinstance(r, ProcessObserved)],
+            checkpoints=[r for r in self.records.values() if isinstance(r, CheckpointObserved)],
         )
 
     async def watch(self, after):
@@ -205,8 +321,7 @@ class FakeAgent:
                 )
                 for record in news:
                     after = record.sequence
-                    kind = "process" if isinstance(record, ProcessObserved) else "execution"
-                    yield Change(epoch=epoch, sequence=after, **{kind: record})
+                    yield Change(epoch=epoch, sequence=after, **{KINDS[type(record)]: record})
                 node_changed = getattr(self, "_node_changed", 0) > after
                 after = max(after, self.sequence)
                 yield Change(epoch=epoch, sequence=after, node_changed=node_changed)

@@ -249,6 +249,14 @@ CHECKPOINT_TOO_LARGE = _refused(
     "The content is larger than the workspace it should go into, or than what may be stored.",
     "EXECUTION_RESOURCE_LIMIT",
 )
+CHECKPOINTS_NOT_ALLOWED = _refused(
+    "CheckpointsNotAllowed", "The node's policy file forbids Checkpoints."
+)
+CHECKPOINT_QUOTA = _refused(
+    "CheckpointQuota",
+    "What the node keeps for Checkpoints is used up.",
+    "EXECUTION_RESOURCE_LIMIT",
+)
 REVISION_NOT_FOUND = _refused("RevisionNotFound", "The repository has no such commit.")
 UNSCHEDULABLE_IN_TIME = _refused(
     "SchedulingDeadlineExceeded", "No node had room within schedulingDeadlineSeconds."

@@ -14,6 +14,7 @@ import aiohttp
 
 from isolet.base import errors, tls
 from isolet.client import answers
+from isolet.client.checkpoints import CheckpointCalls
 from isolet.client.connection import BROKEN, Ask, Connection, Timeouts
 from isolet.client.processes import ProcessCalls, checked_uid
 from isolet.wire import http
@@ -32,7 +33,7 @@ _M = TypeVar("_M", bound=Wire)
 _UNSUPPORTED = 415
 
 
-class HTTPAgent(ProcessCalls):
+class HTTPAgent(ProcessCalls, CheckpointCalls):
     """One node's agent. Use it within one event loop, and close it."""
 
     def __init__(

@@ -43,6 +43,8 @@ class InsideFacts:
     host_running: bool
     host_outcome: Outcome | None = None
     """How the session ended; also set, by hand, when its record is gone."""
+    host_taken: bool = False
+    """A Checkpoint of the session is being taken, or waits for its turn."""
     inputs: bool = False
     begun: Seen = Seen.UNKNOWN
     """Whether its folder is in the sandbox."""
@@ -109,6 +111,13 @@ def _before_dispatch(record: SandboxRecord, facts: InsideFacts) -> Decision:
                 reason=reasons.AWAITING_INPUTS,
                 message="the agent restarted before the start: its owner must send the spec again",
             )
+        )
+    if facts.host_taken:
+        return Decision(
+            waiting=Waiting(
+                reason=reasons.AWAITING_TURN, message="a Checkpoint of its session is being taken"
+            ),
+            look_again_in=LOOK_SECONDS,
         )
     return Decision(actions=(Create(), Dispatch(), Start()))
 

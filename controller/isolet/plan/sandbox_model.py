@@ -1,13 +1,15 @@
 """The values that the sandbox plan reads and returns: record, facts, actions.
 
-A `SandboxRecord` is what the agent's store holds of one Execution: what is wanted, which step was
-reached, what was seen to happen. It holds no env value, no argument and no output.
+A `SandboxRecord` is what the agent's store holds of one Execution, Process or Checkpoint: what is
+wanted, which step was reached, what was seen to happen. It holds no env value, no argument and no
+output.
 """
 
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 
+from isolet.wire.checkpoint import Manifest, Restore
 from isolet.wire.execution import (
     ExecutionObserved,
     Medium,
@@ -26,6 +28,7 @@ class Kind(StrEnum):
 
     EXECUTION = "execution"
     PROCESS = "process"
+    CHECKPOINT = "checkpoint"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,6 +52,23 @@ class ProcessPart:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class CheckpointPart:
+    """What the record of a Checkpoint has beside that of the Execution that it was taken from.
+
+    Its `spec`, `container_name` and `image_id` are that Execution's, which may be gone by then.
+    """
+
+    execution_uid: str
+    execution_namespace: str
+    execution_name: str
+    reason: str = ""
+    attempts: int = 0
+    """How often taking it was begun; durable before each."""
+    manifest: Manifest | None = None
+    manifest_digest: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class PinnedSpec:
     """The part of an ExecutionSpec that is kept: everything but values and arguments."""
 
@@ -66,6 +86,8 @@ class PinnedSpec:
     idle_timeout_seconds: int | None
     status_tail_bytes: int
     env_names: tuple[str, ...] = ()
+    restore: Restore | None = None
+    """What the workspace starts with."""
 
     @property
     def session(self) -> bool:
@@ -88,7 +110,10 @@ class Stop:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SandboxRecord:
-    """One Execution in the agent's store. `revision` is compared and set at every update."""
+    """One Execution, Process or Checkpoint in the agent's store.
+
+    `revision` is compared and set at every update.
+    """
 
     uid: str
     namespace: str
@@ -100,6 +125,10 @@ class SandboxRecord:
     kind: Kind = Kind.EXECUTION
     process: ProcessPart | None = None
     """Set exactly when `kind` is PROCESS."""
+    checkpoint: CheckpointPart | None = None
+    """Set exactly when `kind` is CHECKPOINT."""
+    restored: bool = False
+    """The workspace holds all that `spec.restore` names, and nothing has run in it before."""
     state: State
     stop_reason: str | None = None
     """Why `state` is Terminated when that is not the user's own wish."""
@@ -314,6 +343,19 @@ class Bury:
     """Replace the record by a tombstone and drop its output."""
 
 
+@dataclass(frozen=True, slots=True)
+class Thaw:
+    """Let the sandbox of a Checkpoint go on, whoever has frozen it, and drop what lies aside."""
+
+
+@dataclass(frozen=True, slots=True)
+class Take:
+    """Copy the workspace aside, with its sandbox standing still, and move the copy into place."""
+
+
+CheckpointAction = Dispatch | Thaw | Take | RecordEnd | Dispose | Bury
+"""What is done about a Checkpoint."""
+
 Action = (
     Create
     | Dispatch
@@ -337,7 +379,7 @@ class Decision:
     No action and no `look_again_in` means: nothing to do until something changes.
     """
 
-    actions: tuple[Action, ...] = ()
+    actions: tuple[Action | CheckpointAction, ...] = ()
     waiting: Waiting | None = None
     look_again_in: float | None = None
     """Seconds; always greater than 0."""

@@ -32,6 +32,7 @@ class Snapshot(Wire):
     sequence: int
     executions: tuple[ExecutionObserved, ...]
     processes: tuple[ProcessObserved, ...] = ()
+    checkpoints: tuple[CheckpointObserved, ...] = ()
 
 
 class Change(Wire):
@@ -43,6 +44,8 @@ class Change(Wire):
     """The Execution after the change; absent in a bookmark, sent while nothing changes."""
     process: ProcessObserved | None = None
     """The Process after the change."""
+    checkpoint: CheckpointObserved | None = None
+    """The Checkpoint after the change."""
     node_changed: bool = False
     """The node's own account changed: read it again."""
 
@@ -193,7 +196,7 @@ class CheckpointAPI(Protocol):
         ...
 
 
-class AgentAPI(ProcessAPI, Protocol):
+class AgentAPI(ProcessAPI, CheckpointAPI, Protocol):
     """What an agent does for its callers."""
 
     async def put(self, wanted: ExecutionWanted, fence: Fence | None) -> ExecutionObserved:

@@ -1,6 +1,8 @@
 """The base of every message: frozen, camelCase on the wire, bytes as base64."""
 
-from pydantic import BaseModel, ConfigDict
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
 WIRE_VERSION = 1
@@ -11,6 +13,16 @@ WIRE_VERSIONS = (1,)
 
 HEADER_WIRE = "Isolet-Wire"
 HEADER_FENCE = "Isolet-Fence"
+
+
+UID_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$"
+"""Ids: first alphanumeric, then [A-Za-z0-9_.-], at most 64."""
+
+Uid = Annotated[str, Field(pattern=UID_PATTERN)]
+
+DIGEST_PATTERN = r"^sha256:[0-9a-f]{64}$"
+
+Digest = Annotated[str, Field(pattern=DIGEST_PATTERN)]
 
 
 class Wire(BaseModel):

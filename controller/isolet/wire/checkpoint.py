@@ -9,16 +9,16 @@ knows the digest of the manifest can check all of it, wherever the bytes came fr
 
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated
 
 from pydantic import Field
 
-from isolet.wire.base import Wire
-from isolet.wire.execution import Medium, Outcome, Resources, Uid, Waiting
-
-DIGEST_PATTERN = r"^sha256:[0-9a-f]{64}$"
-
-Digest = Annotated[str, Field(pattern=DIGEST_PATTERN)]
+from isolet.wire.base import Digest, Uid, Wire
+from isolet.wire.execution import Medium, Outcome, Resources, Waiting
+from isolet.wire.restore import Grant as Grant
+from isolet.wire.restore import Peer as Peer
+from isolet.wire.restore import Restore as Restore
+from isolet.wire.restore import RestoreFrom as RestoreFrom
+from isolet.wire.restore import StoreCopy as StoreCopy
 
 MANIFEST_VERSION = 1
 MAX_MANIFEST_BYTES = 64 << 10
@@ -101,15 +101,6 @@ class CheckpointWanted(Wire):
     spec: CheckpointSpec
 
 
-class StoreCopy(Wire):
-    """A whole copy in an object store."""
-
-    store: str
-    """Name of the store, as the node's settings call it."""
-    key: str
-    """Key below which the three files lie."""
-
-
 class CheckpointObserved(Wire):
     """One Checkpoint as the agent knows it."""
 
@@ -136,39 +127,3 @@ class CheckpointObserved(Wire):
     ended_at: datetime | None = None
     nothing_left: bool = False
     """Copies on the node and in the store are confirmed gone (or never were)."""
-
-
-class Restore(Wire):
-    """What a workspace starts with: fixed in an Execution's spec, so its digest covers it."""
-
-    checkpoint_uid: Uid
-    manifest_digest: Digest
-    content_digest: Digest
-
-
-class Grant(Wire):
-    """A short-lived right of one node to read one Checkpoint from the agent that gave it."""
-
-    token: str = Field(max_length=1024)
-    """Opaque; never logged, stored or shown."""
-    expires_at: datetime
-
-
-class Peer(Wire):
-    """Another agent that has a whole copy, and the right to read it there."""
-
-    node: str
-    """Name of the node, which its certificate must carry."""
-    endpoint: str
-    """`https://<address>:<port>` of its agent."""
-    grant: Grant
-
-
-class RestoreFrom(Wire):
-    """Where the content may come from. Beside the spec: it may be sent anew, with a new grant.
-
-    An agent takes what lies on its own node first, then the peer, then the store.
-    """
-
-    peer: Peer | None = None
-    in_store: StoreCopy | None = None

@@ -7,17 +7,12 @@ the caller never uses twice.
 
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated
 
 from pydantic import Field
 
 from isolet.base import names
-from isolet.wire.base import Wire
-
-UID_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$"
-"""Ids: first alphanumeric, then [A-Za-z0-9_.-], at most 64."""
-
-Uid = Annotated[str, Field(pattern=UID_PATTERN)]
+from isolet.wire.base import Uid, Wire
+from isolet.wire.restore import Restore, RestoreFrom
 
 
 class Medium(StrEnum):
@@ -93,10 +88,18 @@ class ExecutionSpec(Wire):
     idle_timeout_seconds: int | None = Field(default=None, ge=1, le=86_400)
     """Sessions only: end after this long without a command."""
     status_tail_bytes: int = Field(default=0, ge=0, le=4096)
+    restore: Restore | None = None
+    """The Checkpoint that the workspace starts with; empty otherwise."""
 
     def digest(self, key: bytes) -> str:
-        """The request digest, keyed so that env values cannot be guessed from it."""
-        return names.keyed_digest(key, names.canonical_json(self.model_dump(mode="json")))
+        """The request digest, keyed so that env values cannot be guessed from it.
+
+        A field that came later is left out where it is not used: the digest of a spec that an older
+        agent has recorded stays the same.
+        """
+        unused = {"restore"} if self.restore is None else set()
+        fields = self.model_dump(mode="json", exclude=unused)
+        return names.keyed_digest(key, names.canonical_json(fields))
 
 
 class ExecutionWanted(Wire):
@@ -112,6 +115,8 @@ class ExecutionWanted(Wire):
     state: State = State.RUNNING
     stop_reason: str | None = None
     """Why `state` is Terminated when it is not the user's own wish, such as `Drained`."""
+    restore_from: RestoreFrom | None = None
+    """Where the content of `spec.restore` may come from if it is not on the node."""
 
 
 class Amendment(Wire):

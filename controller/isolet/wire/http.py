@@ -7,8 +7,8 @@ import re
 
 from pydantic import Field
 
-from isolet.wire.base import Wire
-from isolet.wire.execution import UID_PATTERN, ExecRequest, ExecResult, Uid
+from isolet.wire.base import UID_PATTERN, Uid, Wire
+from isolet.wire.execution import ExecRequest, ExecResult
 from isolet.wire.faults import Fault
 from isolet.wire.node import Stray
 from isolet.wire.process import FileEntry
@@ -21,6 +21,7 @@ UNSUPPORTED_WIRE_VERSION = "UnsupportedWireVersion"
 EXECUTIONS = "/v1/executions"
 PROCESSES = "/v1/processes"
 PROCESSES_FORGET = "/v1/processes:forget"
+CHECKPOINTS = "/v1/checkpoints"
 WATCH = "/v1/watch"
 NODE = "/v1/node"
 STRAYS_REMOVE = "/v1/strays:remove"
@@ -127,10 +128,28 @@ def files(uid: str) -> str:
     return f"{EXECUTIONS}/{uid}/files"
 
 
+def checkpoint(uid: str) -> str:
+    """Path of one Checkpoint."""
+    return f"{CHECKPOINTS}/{uid}"
+
+
+def grant(uid: str) -> str:
+    """Path that lets another node read one Checkpoint."""
+    return f"{CHECKPOINTS}/{uid}/grant"
+
+
 class ForgetRequest(Wire):
     """Body of `POST /v1/processes:forget`."""
 
     uids: tuple[Uid, ...] = Field(max_length=1000)
+
+
+class GrantRequest(Wire):
+    """Body of `POST /v1/checkpoints/{uid}/grant`."""
+
+    reader: str = Field(min_length=1, max_length=253)
+    """Name of the node that is to read."""
+    seconds: int = Field(ge=1, le=3600)
 
 
 class ForgetAnswer(Wire):

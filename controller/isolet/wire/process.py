@@ -14,14 +14,13 @@ from typing import Self
 from pydantic import AwareDatetime, Field, model_validator
 
 from isolet.base import names
-from isolet.wire.base import Wire
+from isolet.wire.base import Uid, Wire
 from isolet.wire.execution import (
     EnvVar,
     Outcome,
     OutputFacts,
     Resources,
     Step,
-    Uid,
     Waiting,
     Workspace,
 )

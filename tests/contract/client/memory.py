@@ -27,6 +27,7 @@ from isolet.wire.execution import (
     Step,
 )
 from isolet.wire.node import Amounts, NodeCondition, NodeObserved, Stray
+from tests.contract.client.memory_checkpoints import MemoryCheckpoints
 from tests.contract.client.memory_processes import MemoryProcesses
 
 Run = Callable[[str, ExecRequest], ExecResult]
@@ -42,7 +43,7 @@ class _Held:
 
 
 @dataclass
-class MemoryAgent(MemoryProcesses):
+class MemoryAgent(MemoryProcesses, MemoryCheckpoints):
     """An `AgentAPI` over dictionaries."""
 
     name: str = "node-1"
@@ -69,7 +70,8 @@ class MemoryAgent(MemoryProcesses):
     _bell: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
-        super().__init__()
+        MemoryProcesses.__init__(self)
+        MemoryCheckpoints.__init__(self)
 
     async def put(self, wanted: ExecutionWanted, fence: Fence | None) -> ExecutionObserved:
         """See `AgentAPI.put`."""
@@ -114,6 +116,7 @@ class MemoryAgent(MemoryProcesses):
             sequence=self.sequence,
             executions=seen,
             processes=tuple(self.processes.values()),
+            checkpoints=tuple(self.checkpoints.values()),
         )
 
     async def watch(self, after: int) -> AsyncIterator[Change]:

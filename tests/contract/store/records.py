@@ -1,8 +1,17 @@
 """A record to start from."""
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
 
-from isolet.plan.sandbox_model import Kind, PinnedSpec, ProcessPart, SandboxRecord, Stop
+from isolet.plan.sandbox_model import (
+    CheckpointPart,
+    Kind,
+    PinnedSpec,
+    ProcessPart,
+    SandboxRecord,
+    Stop,
+)
+from isolet.wire.checkpoint import Manifest, Restore, Source
 from isolet.wire.execution import (
     Medium,
     Outcome,
@@ -99,4 +108,50 @@ def a_full_record(uid: str = "full") -> SandboxRecord:
             artifacts=(Artifact(path="a", size=1, digest="sha256:00"),),
             artifact_problems=(ArtifactProblem(path="b", reason="ArtifactMissing", message="no"),),
         ),
+        checkpoint=CheckpointPart(
+            execution_uid="host",
+            execution_namespace="team",
+            execution_name="work",
+            reason="before lunch",
+            attempts=2,
+            manifest=a_manifest(),
+            manifest_digest="sha256:" + "1" * 64,
+        ),
+        restored=True,
+        spec=replace(
+            a_record().spec,
+            restore=Restore(
+                checkpoint_uid="c",
+                manifest_digest="sha256:" + "1" * 64,
+                content_digest="sha256:" + "2" * 64,
+            ),
+        ),
+    )
+
+
+def a_manifest() -> Manifest:
+    spec = a_record().spec
+    return Manifest(
+        checkpoint_uid="c",
+        namespace="team",
+        name="c",
+        reason="before lunch",
+        taken_at=NOON,
+        source=Source(
+            execution_uid="host",
+            namespace="team",
+            name="work",
+            class_name="small",
+            image="sha256:ab",
+            image_id="sha256:ab",
+            user=spec.user,
+            resources=spec.resources,
+            medium=spec.medium,
+            commit="0" * 40,
+        ),
+        entries=3,
+        entries_bytes=300,
+        content_digest="sha256:" + "2" * 64,
+        content_bytes=4096,
+        size_bytes=1000,
     )

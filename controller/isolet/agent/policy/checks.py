@@ -128,6 +128,31 @@ def room(policy: NodePolicy, allocated: Amounts, spec: ExecutionSpec) -> str | N
     return f"the node has no room for more {', '.join(lacks)}" if lacks else None
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class KeptCheckpoints:
+    """What the node holds of Checkpoints, those being taken among them."""
+
+    count: int
+    of_namespace: int
+    """How many of them are of the namespace that asks."""
+    bytes: int
+
+
+def checkpoint_quota(policy: NodePolicy, kept: KeptCheckpoints) -> str | None:
+    """None if the node takes another Checkpoint, else what is used up."""
+    most = policy.checkpoints
+    if kept.count >= most.count:
+        return f"the node keeps {kept.count} Checkpoints, of at most {most.count}"
+    if most.namespace_count is not None and kept.of_namespace >= most.namespace_count:
+        return (
+            f"the node keeps {kept.of_namespace} Checkpoints of this namespace, "
+            f"of at most {most.namespace_count}"
+        )
+    if kept.bytes >= most.bytes:
+        return f"the node's Checkpoints take {kept.bytes} bytes, of at most {most.bytes}"
+    return None
+
+
 def _bounds(model: type[pydantic.BaseModel], value: pydantic.BaseModel) -> Iterator[Violation]:
     """What the message's own types say, once more: a caller in this process may have passed by."""
     try:

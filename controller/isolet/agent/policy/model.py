@@ -21,6 +21,12 @@
     pids = 4096
     output = "64Mi"
 
+    [checkpoints]                 # copies of workspaces that the node keeps
+    bytes = "10Gi"                # absent: a tenth of what is free when the agent starts
+    count = 1000                  # 0 forbids them
+    namespaceCount = 50           # absent: no bound for one namespace
+    retainSeconds = 604800        # absent: until they are removed
+
 Every key may be absent; a key that is not in this list is refused, since a misspelt bound would
 bound nothing. docs/agent-api.md explains each.
 """
@@ -38,6 +44,7 @@ from isolet.wire.execution import Medium
 from isolet.wire.node import Amounts
 
 DEFAULT_EXECUTIONS = 250
+DEFAULT_CHECKPOINTS = 1000
 _HOST_RESERVE = 512 << 20
 
 
@@ -111,10 +118,23 @@ class Maximum(_Table):
     output: _Bytes = 64 << 20
 
 
+class Checkpoints(_Table):
+    """What the node keeps of workspaces."""
+
+    bytes: _Bytes = 1 << 40
+    count: _Count = DEFAULT_CHECKPOINTS
+    """0 forbids them."""
+    namespace_count: _Count | None = None
+    """Of one namespace; absent: no bound of its own."""
+    retain_seconds: Annotated[int, Field(ge=1, strict=True)] | None = None
+    """How long a copy is kept after it was taken; absent: until it is removed."""
+
+
 class NodePolicy(_Table):
     """All that a node allows."""
 
     capacity: Capacity
+    checkpoints: Checkpoints = Checkpoints()
     maximum: Maximum = Maximum()
     images: Annotated[tuple[str, ...], AfterValidator(_images)] = ("*",)
     """Pinned references, local ids, or patterns of names (`*`, `?`); none means no image at all."""
@@ -144,9 +164,10 @@ def parse(text: str, facts: NodeFacts) -> NodePolicy:
         said = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise errors.Invalid(f"not TOML: {error}", reason="InvalidPolicy") from None
-    given = said.get("capacity", {})
-    if isinstance(given, dict):
-        said = {**said, "capacity": {**_capacity(facts), **given}}
+    for table, of_the_node in (("capacity", _capacity(facts)), ("checkpoints", _kept(facts))):
+        given = said.get(table, {})
+        if isinstance(given, dict):
+            said = {**said, table: {**of_the_node, **given}}
     try:
         return NodePolicy.model_validate(said)
     except pydantic.ValidationError as error:
@@ -165,6 +186,10 @@ def _capacity(facts: NodeFacts) -> dict[str, int]:
         "memory": max(0, facts.memory_bytes - reserve),
         "disk": facts.disk_bytes * 4 // 5,
     }
+
+
+def _kept(facts: NodeFacts) -> dict[str, int]:
+    return {"bytes": facts.disk_bytes // 10}
 
 
 def _problems(error: pydantic.ValidationError) -> str:

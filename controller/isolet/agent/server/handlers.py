@@ -9,6 +9,7 @@ from aiohttp import web
 
 from isolet.agent.server import parse
 from isolet.agent.server.auth import Right
+from isolet.agent.server.checkpoint_handlers import CheckpointHandlers
 from isolet.agent.server.metrics import ServerMetrics
 from isolet.agent.server.process_handlers import ProcessHandlers, output_answer
 from isolet.agent.server.streams import Streams
@@ -54,6 +55,7 @@ class Handlers:
         self._metrics = metrics
         self._large = asyncio.Semaphore(limits.large_bodies)
         self._processes = ProcessHandlers(api, limits.pace, self._large)
+        self._checkpoints = CheckpointHandlers(api, limits.pace)
         self.streams = Streams(
             most=limits.streams,
             max_age_seconds=limits.stream_age_seconds,
@@ -76,6 +78,7 @@ class Handlers:
             ("GET", http.NODE, Right.READ, self.node),
             ("POST", http.STRAYS_REMOVE, Right.WANT, self.remove_strays),
             *self._processes.routes(),
+            *self._checkpoints.routes(),
         )
 
     def probes(self) -> tuple[Route, ...]:

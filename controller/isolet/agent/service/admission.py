@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from isolet.agent.policy import checks
+from isolet.agent.service.checkpoint_records import held_bytes
 from isolet.agent.service.context import Context
 from isolet.agent.service.node import Node, allocated
 from isolet.agent.steps import AgentStep
@@ -14,6 +15,20 @@ from isolet.wire.execution import ExecutionSpec
 
 MAX_INSIDE = 16
 """Processes at a time in one session."""
+
+
+def kept_checkpoints(records: Sequence[SandboxRecord], namespace: str) -> checks.KeptCheckpoints:
+    """What is held, or about to be. Pure."""
+    live = [r for r in records if r.checkpoint is not None and _holds(r)]
+    return checks.KeptCheckpoints(
+        count=len(live),
+        of_namespace=sum(1 for r in live if r.namespace == namespace),
+        bytes=sum(held_bytes(r.checkpoint.manifest) for r in live if r.checkpoint),
+    )
+
+
+def _holds(record: SandboxRecord) -> bool:
+    return not record.nothing_left and (record.outcome is None or record.outcome.succeeded)
 
 
 class Admission:
@@ -81,6 +96,27 @@ class Admission:
                     retry_after=5.0,
                 )
             return await self._add(keep, record)
+
+    async def checkpoint(self, record: SandboxRecord) -> SandboxRecord:
+        """Make the record of a Checkpoint.
+
+        Raises:
+            Refused: the node's policy forbids it (`CheckpointsNotAllowed`), or what it keeps is
+                used up (`CheckpointQuota`).
+        """
+        self._require_open(())
+        policy = self._context.policy
+        if not policy.checkpoints.count:
+            raise errors.Refused(
+                "this node's policy file allows no Checkpoints",
+                reason=reasons.CHECKPOINTS_NOT_ALLOWED,
+            )
+        async with self._lock:
+            kept = kept_checkpoints(await self._context.store.list(), record.namespace)
+            lack = checks.checkpoint_quota(policy, kept)
+            if lack:
+                raise errors.Refused(lack, reason=reasons.CHECKPOINT_QUOTA)
+            return await self._add(lambda: None, lambda: record)
 
     async def _add(
         self, keep: Callable[[], None], record: Callable[[], SandboxRecord]

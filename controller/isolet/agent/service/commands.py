@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable
 
 from isolet.agent.service.context import Context
 from isolet.agent.service.sessions import BY_SIGNAL, Overran, Sessions, first_end
+from isolet.agent.service.turns import Turns
 from isolet.agent.service.watchers import Watchers
 from isolet.base import errors
 from isolet.plan import reasons
@@ -19,12 +20,14 @@ class Commands:
         self,
         context: Context,
         watchers: Watchers,
+        turns: Turns,
         touch: Callable[[str], Awaitable[None]],
         end: Callable[[str, Stop], Awaitable[None]],
     ) -> None:
         """`touch` notes that a session is in use; `end` has its sandbox ended."""
         self._context = context
         self._watchers = watchers
+        self._turns = turns
         self._sessions = Sessions(context)
         self._touch = touch
         self._end = end
@@ -36,8 +39,15 @@ class Commands:
 
         Raises:
             Refused: a bound was passed, or the session was ended meanwhile.
+            Conflict: a Checkpoint is being taken, for longer than is waited (`Checkpointing`).
             Unconfirmed: nobody can say how the command ended.
         """
+        async with self._turns.command(record.uid, request.timeout_seconds):
+            return await self._in_turn(record, request, leave=leave)
+
+    async def _in_turn(
+        self, record: SandboxRecord, request: ExecRequest, *, leave: Callable[[], bool]
+    ) -> ExecResult:
         uid = record.uid
         await self._touch(uid)
         try:

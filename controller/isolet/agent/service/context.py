@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 from isolet.agent.engine.base import Engine
@@ -10,6 +11,7 @@ from isolet.agent.policy.model import NodePolicy
 from isolet.agent.service.ports import Disks, Launches
 from isolet.agent.store.base import Store
 from isolet.agent.workspace.artifacts import ArtifactFolders
+from isolet.agent.workspace.checkpoints import CheckpointFolders
 from isolet.base import names
 from isolet.base.clock import Clock
 from isolet.plan.sandbox_model import Moment
@@ -44,6 +46,11 @@ class Context:
     def artifacts(self) -> ArtifactFolders:
         """Where kept files of Processes lie."""
         return ArtifactFolders(self.state / "artifacts")
+
+    @cached_property
+    def checkpoints(self) -> CheckpointFolders:
+        """Where copies of workspaces lie; it counts who reads them."""
+        return CheckpointFolders(self.state / "checkpoints")
 
     def moment(self) -> Moment:
         """Now."""

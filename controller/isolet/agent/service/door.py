@@ -5,6 +5,7 @@ from typing import Literal
 
 from isolet.agent.service.live_files import LiveFiles
 from isolet.agent.service.processes import Processes
+from isolet.agent.service.turns import Turns
 from isolet.base import errors
 from isolet.plan.sandbox_model import SandboxRecord
 from isolet.wire.agent_api import OutputChunk
@@ -22,9 +23,10 @@ from isolet.wire.process import (
 class ProcessDoor:
     """Implements `isolet.wire.agent_api.ProcessAPI`; the base of `Service`."""
 
-    def __init__(self, processes: Processes, files: LiveFiles) -> None:
+    def __init__(self, processes: Processes, files: LiveFiles, turns: Turns) -> None:
         self._processes = processes
         self._files = files
+        self._turns = turns
 
     async def put_process(self, wanted: ProcessWanted, fence: Fence | None) -> ProcessObserved:
         """See ProcessAPI."""
@@ -64,15 +66,18 @@ class ProcessDoor:
 
     async def put_file(self, uid: str, path: str, content: bytes, mode: int) -> None:
         """See ProcessAPI."""
-        await self._files.put(await self._live(uid), path, content, mode)
+        async with self._turns.command(uid):
+            await self._files.put(await self._live(uid), path, content, mode)
 
     async def get_file(self, uid: str, path: str) -> bytes:
         """See ProcessAPI."""
-        return await self._files.get(await self._live(uid), path)
+        async with self._turns.command(uid):
+            return await self._files.get(await self._live(uid), path)
 
     async def list_files(self, uid: str, path: str) -> Sequence[FileEntry]:
         """See ProcessAPI."""
-        return await self._files.list(await self._live(uid), path)
+        async with self._turns.command(uid):
+            return await self._files.list(await self._live(uid), path)
 
     async def _live(self, uid: str) -> SandboxRecord:
         """The record of a running session."""

@@ -56,10 +56,13 @@ class Effects:
         }
 
     async def perform(
-        self, action: sandbox_model.Action, record: SandboxRecord
+        self,
+        action: sandbox_model.Action | sandbox_model.CheckpointAction,
+        record: SandboxRecord,
     ) -> SandboxRecord | None:
         """Do one action; returns the record afterwards, None once it is buried."""
-        return await self._performers[type(action)](record, action)
+        performer = self._performers[type(action)]  # type: ignore[index]
+        return await performer(record, action)
 
     async def _create(self, record: SandboxRecord, _: object) -> SandboxRecord | None:
         context = self._context

@@ -8,6 +8,7 @@ supervisor ends without having done a thing.
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 from isolet.agent import deadlines
@@ -27,12 +28,21 @@ from isolet.agent.service.inside_look import (
 )
 from isolet.agent.service.live_files import LiveFiles
 from isolet.agent.service.output import files_of
+from isolet.agent.service.turns import Turns
 from isolet.agent.steps import AgentStep
 from isolet.agent.workspace import script
 from isolet.base import errors, log, steps
 from isolet.plan import inside, sandbox_model
 from isolet.plan.inside import InsideFacts
-from isolet.plan.sandbox_model import Action, Control, Decision, Kind, SandboxRecord, Stop
+from isolet.plan.sandbox_model import (
+    Action,
+    CheckpointAction,
+    Control,
+    Decision,
+    Kind,
+    SandboxRecord,
+    Stop,
+)
 from isolet.wire.execution import Outcome, OutputFacts, Step
 from isolet.wire.process import ProcessSpec
 
@@ -56,12 +66,14 @@ class InsideDriver:
         self,
         context: Context,
         book: DeadlineBook,
+        turns: Turns,
         wake: Callable[[str], None],
         end_host: EndHost,
         touch_host: Callable[[str], Awaitable[None]],
     ) -> None:
         self._context = context
         self._book = book
+        self._turns = turns
         self._wake = wake
         self._end_host = end_host
         self._touch_host = touch_host
@@ -107,6 +119,7 @@ class InsideDriver:
         facts = InsideFacts(host_running=False)
         if record.outcome is None:
             facts = await self._look.gather(record, inputs=self._at_hand(record))
+            facts = replace(facts, host_taken=self._turns.is_claimed(host_of(record)))
             await self._keep_awake(record)
         return inside.decide(record, facts, self._context.moment())
 
@@ -120,9 +133,12 @@ class InsideDriver:
             self._touched[host.uid] = now
             await self._touch_host(host.uid)
 
-    async def perform(self, action: Action, record: SandboxRecord) -> SandboxRecord | None:
+    async def perform(
+        self, action: Action | CheckpointAction, record: SandboxRecord
+    ) -> SandboxRecord | None:
         """Do one action; returns the record afterwards, None once it is buried."""
-        return await self._performers[type(action)](record, action)
+        performer = self._performers[type(action)]  # type: ignore[index]
+        return await performer(record, action)
 
     async def _update(self, record: SandboxRecord) -> SandboxRecord:
         return await self._context.store.update(record)
@@ -178,9 +194,11 @@ class InsideDriver:
             process=on_boot_clock(record.process, now),
             waiting=None,
         )
-        await self._guard(dispatched)
-        steps.reach(AgentStep.DISPATCH_BEFORE)
-        stored = await self._update(dispatched)
+        # From its record on, a Checkpoint sees that it runs; until then this says so.
+        with self._turns.begun(host_of(record)):
+            await self._guard(dispatched)
+            steps.reach(AgentStep.DISPATCH_BEFORE)
+            stored = await self._update(dispatched)
         steps.reach(AgentStep.DISPATCH_AFTER)
         return stored
 

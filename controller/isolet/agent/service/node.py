@@ -8,6 +8,7 @@ from isolet.agent.engine.base import Image as EngineImage
 from isolet.agent.service.context import Context
 from isolet.agent.service.qualify import Qualification, Qualifier, verdict
 from isolet.base import errors, log, names
+from isolet.plan import reasons
 from isolet.plan.sandbox_model import SandboxRecord
 from isolet.wire.execution import Medium
 from isolet.wire.node import Amounts, Image, NodeCondition, NodeObserved, Stray
@@ -23,7 +24,11 @@ _log = log.get("agent.node")
 
 def allocated(records: Sequence[SandboxRecord]) -> Amounts:
     """What is promised to sandboxes that are not yet confirmed gone. Pure."""
-    live = [r for r in records if not r.nothing_left and not (r.process and r.process.host_uid)]
+    live = [
+        r
+        for r in records
+        if not r.nothing_left and not (r.process and r.process.host_uid) and not r.checkpoint
+    ]
     return Amounts(
         cpu_millis=sum(r.spec.resources.cpu_millis for r in live if r.outcome is None),
         memory_bytes=sum(r.spec.resources.memory_bytes for r in live if r.outcome is None),
@@ -32,6 +37,12 @@ def allocated(records: Sequence[SandboxRecord]) -> Amounts:
         ),
         executions=len(live),
     )
+
+
+def is_quarantined(record: SandboxRecord) -> bool:
+    """Whether it has ended and what is left of it resists. Pure."""
+    resists = record.waiting is not None and record.waiting.reason == reasons.QUARANTINED
+    return record.outcome is not None and resists and not record.nothing_left
 
 
 class Node:
@@ -116,7 +127,7 @@ class Node:
             images=self._images,
             capacity=context.policy.capacity_amounts(),
             allocated=allocated(records),
-            quarantined=sum(1 for r in records if r.outcome and r.waiting and not r.nothing_left),
+            quarantined=sum(1 for r in records if is_quarantined(r)),
             strays=self._strays,
         )
 
@@ -150,6 +161,10 @@ class Node:
             for disk in await context.disks.list()
             if disk.uid not in known
         )
+        for uid in context.checkpoints.list():
+            if uid not in known:
+                age = now.timestamp() - context.checkpoints.made_at(uid)
+                found.append(Stray(kind="checkpoint", name=uid, uid=uid, age_seconds=age))
         return found
 
     async def _clear_probe(self, container_id: str, age: float) -> None:
@@ -167,6 +182,8 @@ class Node:
                     await context.engine.remove(stray.name)
                 elif stray.kind == "volume":
                     await context.engine.remove_volume(stray.name)
+                elif stray.kind == "checkpoint":
+                    await asyncio.to_thread(context.checkpoints.remove, stray.uid)
                 else:
                     await context.disks.release(stray.uid)
             except errors.IsoletError as error:

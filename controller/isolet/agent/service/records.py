@@ -78,6 +78,7 @@ def pinned(spec: ExecutionSpec) -> PinnedSpec:
         idle_timeout_seconds=spec.idle_timeout_seconds,
         status_tail_bytes=spec.status_tail_bytes,
         env_names=tuple(variable.name for variable in spec.env),
+        restore=spec.restore,
     )
 
 

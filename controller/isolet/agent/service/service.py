@@ -10,8 +10,11 @@ from isolet.agent import deadlines
 from isolet.agent.deadline_book import DeadlineBook
 from isolet.agent.engine.base import EngineEvent, Stream
 from isolet.agent.policy import checks
-from isolet.agent.service import process_records, records
+from isolet.agent.service import checkpoint_records, process_records, records
 from isolet.agent.service.admission import Admission
+from isolet.agent.service.checkpoint_door import CheckpointDoor
+from isolet.agent.service.checkpointer import CheckpointDriver
+from isolet.agent.service.checkpoints import Checkpoints
 from isolet.agent.service.commands import Commands
 from isolet.agent.service.context import Context
 from isolet.agent.service.door import ProcessDoor
@@ -27,8 +30,9 @@ from isolet.agent.service.loops import kept
 from isolet.agent.service.node import Node
 from isolet.agent.service.output import OutputFiles
 from isolet.agent.service.processes import Processes
-from isolet.agent.service.watchers import Watchers
-from isolet.agent.service.worker import SandboxDriver, Worker, Workers
+from isolet.agent.service.turns import Turns
+from isolet.agent.service.watchers import Observed, Watchers
+from isolet.agent.service.worker import Driver, SandboxDriver, Worker, Workers
 from isolet.agent.store.base import Tombstone
 from isolet.base import errors, log, names
 from isolet.plan.sandbox_model import Kind, SandboxRecord, Stop, observed
@@ -43,7 +47,6 @@ from isolet.wire.execution import (
     Step,
 )
 from isolet.wire.node import NodeObserved, Stray
-from isolet.wire.process import ProcessObserved
 
 TOMBSTONE_LIFE = timedelta(hours=25)
 """Tombstones fence replays for at least 24 h."""
@@ -58,7 +61,7 @@ three events that would each cost a look, for every command in a session."""
 _log = log.get("agent.service")
 
 
-class Service(ProcessDoor):
+class Service(ProcessDoor, CheckpointDoor):
     """Implements `isolet.wire.agent_api.AgentAPI` on one node."""
 
     def __init__(self, context: Context, book: DeadlineBook) -> None:
@@ -74,21 +77,23 @@ class Service(ProcessDoor):
         self._facts = Facts(context, Images(context.engine), self._inputs, self._events, self._wake)
         self._effects = Effects(context, self._facts, self._inputs, book)
         self._watchers = Watchers(context.store, self._seen, _buried)
-        self._commands = Commands(context, self._watchers, self._touch, self._end_host)
+        self._turns = Turns(self._wake)
+        self._commands = Commands(context, self._watchers, self._turns, self._touch, self._end_host)
         self._node = Node(context, self._watchers.node_changed)
         self._admission = Admission(context, self._node)
-        self._inside = InsideDriver(context, book, self._wake, self._end_host, self._touch)
-        own = SandboxDriver(context, self._facts, self._effects)
-        self._workers = Workers(
-            lambda uid: Worker(
-                uid, context, lambda r: self._inside if is_inside(r) else own, self._told_of
-            )
+        self._inside = InsideDriver(
+            context, book, self._turns, self._wake, self._end_host, self._touch
         )
+        self._checkpointer = CheckpointDriver(context, self._turns, self._touch)
+        self._own = SandboxDriver(context, self._facts, self._effects, self._turns)
+        self._workers = Workers(lambda uid: Worker(uid, context, self._driver, self._told_of))
+        self._checkpoints = Checkpoints(context, self._admission, self._told)
         super().__init__(
             Processes(
                 context, self._admission, self._inputs, self._facts, self._inside, self._told
             ),
             LiveFiles(context),
+            self._turns,
         )
         self._background: list[asyncio.Task[None]] = []
         self._was_connected = False
@@ -100,9 +105,12 @@ class Service(ProcessDoor):
 
         `journal` is what the watchdog has done while no agent was here.
         """
+        self._context.checkpoints.prepare()
         records = list(await self._context.store.list())
         for record in records:
-            if deadlines.ended_by_watchdog(journal, record.container_name, self._context.boot_id):
+            if not record.checkpoint and deadlines.ended_by_watchdog(
+                journal, record.container_name, self._context.boot_id
+            ):
                 self._facts.watchdog_ended(record.uid)
                 self._inside.watchdog_ended(record)
         entries = (deadline_entry(record) for record in records)
@@ -208,6 +216,7 @@ class Service(ProcessDoor):
             sequence=newest,
             executions=tuple(self._observed(r) for r in records if r.kind is Kind.EXECUTION),
             processes=tuple(self._processes.observed(r) for r in records if r.process),
+            checkpoints=tuple(self._checkpoints.observed(r) for r in records if r.checkpoint),
         )
 
     def watch(self, after: int) -> AsyncIterator[Change]:
@@ -261,11 +270,13 @@ class Service(ProcessDoor):
 
     def _an_execution(self, record: SandboxRecord) -> SandboxRecord:
         if record.kind is not Kind.EXECUTION:
-            raise errors.NotFound(f"{record.uid} is a Process, no Execution")
+            raise errors.NotFound(f"{record.uid} is a {record.kind.value}, no Execution")
         return record
 
     async def _admit(self, wanted: ExecutionWanted, digest: str) -> SandboxRecord:
         """The first time a uid is heard of."""
+        if wanted.spec.restore is not None:
+            raise errors.Refused("this agent restores no workspaces yet", reason="Unsupported")
         names_ = self._admission.image_names(wanted.spec.image)
         context = self._context
         return await self._admission.sandbox(
@@ -324,7 +335,14 @@ class Service(ProcessDoor):
             )
         )
 
-    def _seen(self, record: SandboxRecord) -> ExecutionObserved | ProcessObserved:
+    def _driver(self, record: SandboxRecord) -> Driver:
+        if record.checkpoint:
+            return self._checkpointer
+        return self._inside if is_inside(record) else self._own
+
+    def _seen(self, record: SandboxRecord) -> Observed:
+        if record.checkpoint:
+            return self._checkpoints.observed(record)
         return self._processes.observed(record) if record.process else self._observed(record)
 
     def _told(self, record: SandboxRecord) -> None:
@@ -332,9 +350,9 @@ class Service(ProcessDoor):
         self._workers.ensure(record.uid)
 
     def _told_of(self) -> None:
-        """A worker has changed a record: those that run inside of it look too."""
+        """A worker has changed a record: those that run inside of it or wait for it look too."""
         self._watchers.changed()
-        for uid in self._inside.live():
+        for uid in (*self._inside.live(), *self._checkpointer.waiting()):
             self._workers.wake(uid)
 
     async def _end_host(self, uid: str, stop: Stop) -> None:
@@ -366,7 +384,9 @@ class Service(ProcessDoor):
             await asyncio.sleep(PURGE_SECONDS)
 
 
-def _buried(tombstone: Tombstone, sequence: int) -> ExecutionObserved | ProcessObserved:
+def _buried(tombstone: Tombstone, sequence: int) -> Observed:
+    if tombstone.kind is Kind.CHECKPOINT:
+        return checkpoint_records.buried(tombstone, sequence)
     if tombstone.kind is Kind.PROCESS:
         return process_records.buried(tombstone, sequence)
     return records.buried(tombstone, sequence)

@@ -6,10 +6,11 @@ from collections.abc import AsyncIterator, Callable
 from isolet.agent.store.base import Store, Tombstone
 from isolet.plan.sandbox_model import SandboxRecord
 from isolet.wire.agent_api import Change
+from isolet.wire.checkpoint import CheckpointObserved
 from isolet.wire.execution import ExecutionObserved
 from isolet.wire.process import ProcessObserved
 
-Observed = ExecutionObserved | ProcessObserved
+Observed = ExecutionObserved | ProcessObserved | CheckpointObserved
 
 BOOKMARK_SECONDS = 5.0
 """How often a quiet stream says that it lives."""
@@ -78,6 +79,8 @@ class Watchers:
         epoch = self._store.epoch
         if isinstance(seen, ProcessObserved):
             return Change(epoch=epoch, sequence=sequence, process=seen)
+        if isinstance(seen, CheckpointObserved):
+            return Change(epoch=epoch, sequence=sequence, checkpoint=seen)
         return Change(epoch=epoch, sequence=sequence, execution=seen)
 
 

@@ -12,15 +12,20 @@ from typing import Protocol
 from isolet.agent.service.context import Context
 from isolet.agent.service.effects import Effects
 from isolet.agent.service.facts import Facts
+from isolet.agent.service.turns import Turns
 from isolet.base import errors, log
 from isolet.plan import reasons, sandbox
-from isolet.plan.sandbox_model import Action, Decision, SandboxRecord
+from isolet.plan.sandbox_model import Action, CheckpointAction, Decision, SandboxRecord
 from isolet.wire.execution import Waiting
 
 FIRST_BACKOFF_SECONDS = 0.2
 LONGEST_BACKOFF_SECONDS = 30.0
 SETTLED_LOOK_SECONDS = 300.0
 """A sandbox with nothing to do is looked at this often all the same."""
+
+
+TAKING_LOOK_SECONDS = 1.0
+"""How soon an ended sandbox is looked at again whose workspace is being taken."""
 
 
 class Driver(Protocol):
@@ -30,7 +35,9 @@ class Driver(Protocol):
         """What to do now."""
         ...
 
-    async def perform(self, action: Action, record: SandboxRecord) -> SandboxRecord | None:
+    async def perform(
+        self, action: Action | CheckpointAction, record: SandboxRecord
+    ) -> SandboxRecord | None:
         """Do one action; returns the record afterwards, None once it is buried."""
         ...
 
@@ -42,14 +49,17 @@ class Driver(Protocol):
 class SandboxDriver:
     """Drives what has a sandbox of its own."""
 
-    def __init__(self, context: Context, facts: Facts, effects: Effects) -> None:
+    def __init__(self, context: Context, facts: Facts, effects: Effects, turns: Turns) -> None:
         self._context = context
+        self._turns = turns
         self._facts = facts
         self.perform = effects.perform
         self.drop = facts.drop
 
     async def decide(self, record: SandboxRecord) -> Decision:
-        """Look, then ask the plan."""
+        """Look, then ask the plan. A workspace that is being taken is not disposed of meanwhile."""
+        if record.outcome is not None and self._turns.is_claimed(record.uid):
+            return Decision(look_again_in=TAKING_LOOK_SECONDS)
         facts = await self._facts.gather(record)
         return sandbox.decide(record, facts, self._context.moment())
 

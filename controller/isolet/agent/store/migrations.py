@@ -5,7 +5,7 @@ is a step, even one that adds a field with a default: an older binary would drop
 write, so it must be refused the file (tests/unit/agent/store pins the fields of each version).
 
     meta        one row: the identity of the store, and the last sequence number given out
-    records     one Execution or Process each; changed by compare-and-set on `revision`
+    records     one Execution, Process or Checkpoint each; changed by compare-and-set on `revision`
     tombstones  uids that must not run here again
     fences      the Leases obeyed, for each shard in the order in which they came
 """
@@ -55,6 +55,10 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         """UPDATE records SET body =
             json_set(body, '$.kind', 'execution', '$.process', json('null'))""",
         "ALTER TABLE tombstones ADD COLUMN kind TEXT NOT NULL DEFAULT 'execution'",
+    ),
+    (
+        """UPDATE records SET body = json_set(body, '$.checkpoint', json('null'),
+            '$.restored', json('false'), '$.spec.restore', json('null'))""",
     ),
 )
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from isolet.agent.store import codec, folder, migrations
 from isolet.base import errors, names
 from isolet.plan import reasons, sandbox_model
-from isolet.wire import execution, process
+from isolet.wire import checkpoint, execution, process, restore
 from tests.contract.store.records import a_full_record, a_record
 
 PATH = Path("/state/state.db")
@@ -21,6 +21,7 @@ PATH = Path("/state/state.db")
 SHAPES = {
     1: "sha256:46fe950f9c0a10c2890233275f2a9d085343cf694883f87a154cd9778365bee1",
     2: "sha256:7e139545a5e9637275ef14ba8315323c3db84cc59b759b9eb54b3b49a39faca7",
+    3: "sha256:c92ad7e34556d68e32a16f233ae71bfcfd4b303a0c156cf452b5098a17e87833",
 }
 """Digest of all stored fields → the schema version in which they are so. Only ever add to it."""
 
@@ -33,6 +34,7 @@ def _shape() -> dict[str, list[str]]:
             sandbox_model.PinnedSpec,
             sandbox_model.Stop,
             sandbox_model.ProcessPart,
+            sandbox_model.CheckpointPart,
         )
     }
     for model in (
@@ -42,6 +44,9 @@ def _shape() -> dict[str, list[str]]:
         execution.OutputFacts,
         process.Artifact,
         process.ArtifactProblem,
+        checkpoint.Manifest,
+        checkpoint.Source,
+        restore.Restore,
     ):
         fields = model.model_fields.items()
         found[model.__name__] = [f"{name}: {field.annotation}" for name, field in fields]

@@ -1,0 +1,109 @@
+"""Checkpoints as callers ask for them: admitted, removed, read."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import NoReturn
+
+from isolet.agent.service import checkpoint_records, records
+from isolet.agent.service.admission import Admission
+from isolet.agent.service.context import Context
+from isolet.base import errors
+from isolet.plan.sandbox_model import Kind, SandboxRecord
+from isolet.wire.checkpoint import CheckpointObserved, CheckpointWanted, Part
+
+PIECE_BYTES = 1 << 20
+
+
+class Checkpoints:
+    """What `Service` does about Checkpoints. `told` is called with each changed record."""
+
+    def __init__(
+        self, context: Context, admission: Admission, told: Callable[[SandboxRecord], None]
+    ) -> None:
+        self._context = context
+        self._admission = admission
+        self._told = told
+
+    async def put(self, wanted: CheckpointWanted) -> CheckpointObserved:
+        """See CheckpointAPI."""
+        record = await self._context.store.get(wanted.uid)
+        if record is None:
+            record = await self._admit(wanted)
+        elif record.kind is not Kind.CHECKPOINT or record.spec_digest != checkpoint_records.digest(
+            wanted.spec
+        ):
+            raise errors.Conflict(f"{wanted.uid} is known here with another request")
+        records.require_not_over(record)
+        record = await self._change(record, generation=max(record.generation, wanted.generation))
+        return self.observed(record)
+
+    async def _admit(self, wanted: CheckpointWanted) -> SandboxRecord:
+        context = self._context
+        if await context.store.tombstone(wanted.uid) is not None:
+            raise errors.Conflict(f"{wanted.uid} has ended here before", reason="AlreadyEnded")
+        uid = wanted.spec.execution_uid
+        host = await context.store.get(uid)
+        if host is None or host.kind is not Kind.EXECUTION:
+            raise errors.NotFound(f"no Execution {uid} on this node")
+        record = checkpoint_records.new(wanted, host, context.clock.now())
+        return await self._admission.checkpoint(record)
+
+    async def remove(self, uid: str) -> CheckpointObserved:
+        """See CheckpointAPI."""
+        store = self._context.store
+        record = await store.get(uid)
+        if record is None:
+            if await store.tombstone(uid) is None:
+                await store.bury(uid, at=self._context.clock.now(), kind=Kind.CHECKPOINT)
+            tombstone = await store.tombstone(uid)
+            assert tombstone is not None
+            return checkpoint_records.buried(tombstone, 0)
+        return self.observed(await self._change(self._mine(record), removing=True))
+
+    async def get(self, uid: str) -> CheckpointObserved:
+        """See CheckpointAPI."""
+        record = await self._context.store.get(uid)
+        if record is not None:
+            return self.observed(self._mine(record))
+        tombstone = await self._context.store.tombstone(uid)
+        if tombstone is None or tombstone.kind is not Kind.CHECKPOINT:
+            _unknown(uid)
+        return checkpoint_records.buried(tombstone, 0)
+
+    async def read(self, uid: str, part: Part) -> AsyncIterator[bytes]:
+        """The bytes of a file of a copy, which stays until they have been read."""
+        folders = self._context.checkpoints
+        self._mine(await self._context.store.get(uid) or _unknown(uid))
+        with folders.reading(uid), folders.part(uid, part.value).open("rb") as file:
+            while piece := await asyncio.to_thread(file.read, PIECE_BYTES):
+                yield piece
+
+    def observed(self, record: SandboxRecord) -> CheckpointObserved:
+        """As it is told."""
+        readers = self._context.checkpoints.readers(record.uid)
+        return checkpoint_records.observed(record, readers)
+
+    def _mine(self, record: SandboxRecord) -> SandboxRecord:
+        if record.kind is not Kind.CHECKPOINT:
+            raise errors.NotFound(f"{record.uid} is no Checkpoint")
+        return record
+
+    async def _change(self, record: SandboxRecord, **changes: object) -> SandboxRecord:
+        """Write what differs, and have it looked at."""
+        while True:
+            changed = record.with_(**changes)
+            if changed != record:
+                try:
+                    changed = await self._context.store.update(changed)
+                except errors.Conflict:
+                    newer = await self._context.store.get(record.uid)
+                    if newer is None:
+                        raise
+                    record = newer
+                    continue
+            self._told(changed)
+            return changed
+
+
+def _unknown(uid: str) -> NoReturn:
+    raise errors.NotFound(f"no Checkpoint {uid} on this node")

@@ -16,7 +16,8 @@ from isolet.base import errors
 FOLDER = Path(__file__).parent
 MAX_ANSWER = 16 << 10
 _TOP = "/helper"
-_SEEN = spawn.Mount(str(FOLDER), f"{_TOP}/isolet/agent/archive")
+INSIDE = f"{_TOP}/isolet/agent/archive"
+_SEEN = spawn.Mount(str(FOLDER), INSIDE)
 _BOOT = (
     "import runpy, sys; sys.path.insert(0, {top!r}); sys.argv[0:1] = [];"
     "runpy.run_module('isolet.agent.archive', run_name='__main__', alter_sys=False)"

@@ -54,7 +54,11 @@ def _in_use(seen: CheckpointPass) -> Stay | None:
 
 
 def _stored(seen: CheckpointPass, step: Go | Stay | None) -> Go | Stay | None:
-    """Where the node cannot remove the copy in a store, another one does, before it may go."""
+    """Where the node cannot remove the copy in a store, another one does, before it may go.
+
+    A node may have written one that nobody was told of before it was lost: every store that some
+    node has is emptied of it.
+    """
     if not isinstance(step, Go) or step.gave_up in (None, Cause.FORCED):
         return step
     stores = {
@@ -62,6 +66,9 @@ def _stored(seen: CheckpointPass, step: Go | Stay | None) -> Go | Stay | None:
         for item in seen.object.status.locations or ()
         if item.type is LocationType.OBJECT_STORE
     }
+    for facts in seen.nodes:
+        if _helps(seen, facts) and facts.report is not None:
+            stores |= set(facts.report.object_stores)
     for store in sorted(stores):
         stay = _empty(seen, store)
         if stay is not None:
@@ -70,7 +77,14 @@ def _stored(seen: CheckpointPass, step: Go | Stay | None) -> Go | Stay | None:
 
 
 def _empty(seen: CheckpointPass, store: str) -> Stay | None:
-    able = sorted((n for n in seen.nodes if _reaches(seen, n, store)), key=lambda n: n.name)
+    able = sorted(
+        (
+            n
+            for n in seen.nodes
+            if _helps(seen, n) and n.report is not None and store in n.report.object_stores
+        ),
+        key=lambda n: n.name,
+    )
     if any(isinstance(n.checkpoint, Known) and n.checkpoint.value.nothing_left for n in able):
         return None
     worth_from = deletion.patient_until(seen)
@@ -87,12 +101,7 @@ def _empty(seen: CheckpointPass, store: str) -> Stay | None:
     return Stay(text=text, worth_from=worth_from, actions=actions)
 
 
-def _reaches(seen: CheckpointPass, facts: NodeFacts, store: str) -> bool:
-    """Whether this node's agent can empty the store in place of the one that is gone."""
-    return (
-        facts.name != seen.object.node_name
-        and can_talk(facts)
-        and facts.report is not None
-        and store in facts.report.object_stores
-        and facts.object.spec.out_of_service is None
-    )
+def _helps(seen: CheckpointPass, facts: NodeFacts) -> bool:
+    """Whether this node's agent can be asked in place of the one that is gone."""
+    other = facts.name != seen.object.node_name
+    return other and can_talk(facts) and facts.object.spec.out_of_service is None

@@ -126,7 +126,7 @@ def _account(report: NodeObserved) -> api.ExecutionNodeStatus:
         boot_id=report.boot_id,
         architecture=report.architecture or None,
         runtimes=tuple(sorted(set(report.runtimes))),
-        features=tuple(sorted(f"{medium}Workspaces" for medium in set(report.media))),
+        features=_features(report),
         capacity=_amounts(report.capacity),
         allocated=_amounts(report.allocated),
         images=tuple(
@@ -141,6 +141,11 @@ def _account(report: NodeObserved) -> api.ExecutionNodeStatus:
         quarantined=report.quarantined,
         heartbeat_time=report.now.replace(microsecond=0),
     )
+
+
+def _features(report: NodeObserved) -> tuple[str, ...]:
+    media = {f"{medium}Workspaces" for medium in report.media}
+    return tuple(sorted(media | {f"ObjectStore:{name}" for name in report.object_stores}))
 
 
 def _amounts(amounts: Amounts) -> api.NodeAmounts:

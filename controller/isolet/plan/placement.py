@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from isolet.base import names, quantity
+from isolet.plan import amounts as room
 from isolet.plan import binding, node
 from isolet.plan.model import NodeFacts
 from isolet.plan.objects import AnyRecord
@@ -156,11 +157,11 @@ def _short(image: str) -> str:
 def _room(demand: Demand, facts: NodeFacts) -> str | None:
     assert facts.report is not None
     capacity = facts.report.capacity
-    never = node.lacking(demand.amounts, Amounts(), capacity)
+    never = room.lacking(demand.amounts, Amounts(), capacity)
     if never:
         return f"too small for {_told(demand.amounts, never)}"
     used = add(facts.report.allocated, facts.promised)
-    return None if node.fits(demand.amounts, used, capacity) else "full"
+    return None if room.fits(demand.amounts, used, capacity) else "full"
 
 
 def _told(amounts: Amounts, which: Iterable[str]) -> str:

@@ -39,7 +39,9 @@ OF_PROCESSES = (
 """Steps that only a Process comes to; they have a test of their own."""
 
 
-OF_CHECKPOINTS = tuple(step for step in AgentStep if step.value.startswith("agent.checkpoint-"))
+OF_CHECKPOINTS = tuple(
+    step for step in AgentStep if step.value.startswith(("agent.checkpoint-", "agent.restore"))
+)
 """Killed in tests/integration/agent/test_checkpoint_kills.py."""
 
 

@@ -12,13 +12,19 @@ over its Unix socket (`isolet.client.http`). Ids are the caller's, or made here.
 import asyncio
 import contextlib
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeVar
 
 from isolet.base import errors
 from isolet.plan import reasons
 from isolet.wire.agent_api import AgentAPI
+from isolet.wire.checkpoint import (
+    CheckpointObserved,
+    CheckpointSpec,
+    CheckpointWanted,
+    Manifest,
+)
 from isolet.wire.execution import (
     Amendment,
     ExecRequest,
@@ -29,12 +35,14 @@ from isolet.wire.execution import (
     Outcome,
     State,
     Step,
+    Workspace,
 )
+from isolet.wire.restore import Restore
 
 LOOK_SECONDS = 1.0
 """How soon to ask again where no news came: a stream of changes may be refused or break off."""
 
-_INFRASTRUCTURE = frozenset(
+_NEVER_RAN = frozenset(
     {
         reasons.IMAGE_MISSING,
         reasons.IMAGE_UNSUITABLE,
@@ -44,6 +52,10 @@ _INFRASTRUCTURE = frozenset(
         reasons.CONTAINER_LOST,
         reasons.ISOLATION_MISMATCH,
         reasons.NODE_LOST,
+        reasons.CHECKPOINT_INVALID,
+        reasons.CHECKPOINT_NOT_FOUND,
+        reasons.CHECKPOINT_TOO_LARGE,
+        reasons.CHECKPOINT_UNAVAILABLE,
     }
 )
 
@@ -59,8 +71,11 @@ class RunResult:
     incomplete: bool
 
 
-News = asyncio.Queue[ExecutionObserved | None]
-"""What was told of one Execution; None: something may have been missed."""
+_T = TypeVar("_T", ExecutionObserved, CheckpointObserved)
+
+Told = ExecutionObserved | CheckpointObserved
+News = asyncio.Queue[Told | None]
+"""What was told of one uid; None: something may have been missed."""
 
 
 class Changes:
@@ -73,7 +88,7 @@ class Changes:
 
     @contextlib.contextmanager
     def of(self, uid: str) -> Iterator[News]:
-        """News of one Execution from now on."""
+        """News of one Execution or Checkpoint from now on."""
         news: News = asyncio.Queue()
         self._waiting.setdefault(uid, []).append(news)
         if self._task is None:
@@ -96,16 +111,16 @@ class Changes:
                     news.put_nowait(None)
                 async with contextlib.aclosing(self._agent.watch(after)) as changes:  # type: ignore[type-var]
                     async for change in changes:
-                        self._tell(change.execution)
+                        self._tell(change.execution or change.checkpoint)
             await asyncio.sleep(LOOK_SECONDS)
 
-    def _tell(self, seen: ExecutionObserved | None) -> None:
+    def _tell(self, seen: Told | None) -> None:
         for news in self._waiting.get(seen.uid, ()) if seen is not None else ():
             news.put_nowait(seen)
 
 
 class ExecutionHost:
-    """Provision, exec, wait, terminate, reclaim."""
+    """Provision, exec, wait, terminate, reclaim; take, restore, list and delete Checkpoints."""
 
     def __init__(self, agent: AgentAPI) -> None:
         self._agent = agent
@@ -144,7 +159,7 @@ class ExecutionHost:
             raise errors.Unavailable(
                 f"{wanted.uid} did not start in {timeout_seconds:.0f} s{waiting}"
             ) from None
-        if seen.outcome is not None and seen.outcome.reason in _INFRASTRUCTURE:
+        if seen.outcome is not None and seen.outcome.reason in _NEVER_RAN:
             raise errors.Unavailable(seen.outcome.message, reason=seen.outcome.reason)
         return seen
 
@@ -187,24 +202,125 @@ class ExecutionHost:
         """Everything this host holds."""
         return (await self._agent.snapshot()).executions
 
+    async def checkpoint(
+        self,
+        execution_uid: str,
+        *,
+        uid: str | None = None,
+        reason: str = "",
+        timeout_seconds: float = 300.0,
+    ) -> CheckpointObserved:
+        """Take the workspace of a session, or of an ended Execution whose disk is still kept.
+
+        Waits for commands in the session to end. The same uid again answers with what is.
+
+        Raises:
+            NotFound: no such Execution.
+            Conflict: the uid stands for another Checkpoint, or has ended here before.
+            Refused: the node's policy, or its quota.
+            Unavailable: it could not be taken (`CheckpointFailed`; the session is as it was), or
+                was not within `timeout_seconds`.
+        """
+        wanted = CheckpointWanted(
+            uid=uid or f"checkpoint-{uuid.uuid4()}",
+            name=uid or "embedded",
+            spec=CheckpointSpec(execution_uid=execution_uid, reason=reason),
+        )
+        seen = await self._agent.put_checkpoint(wanted, None)
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                seen = await self._until_checkpoint(wanted.uid, lambda at: at.outcome is not None)
+        except TimeoutError:
+            waiting = f": {seen.waiting.message}" if seen.waiting else ""
+            raise errors.Unavailable(
+                f"{wanted.uid} was not taken in {timeout_seconds:.0f} s{waiting}"
+            ) from None
+        assert seen.outcome is not None
+        if not seen.outcome.succeeded:
+            raise errors.Unavailable(seen.outcome.message, reason=seen.outcome.reason)
+        return seen
+
+    async def restore(
+        self,
+        checkpoint_uid: str,
+        *,
+        spec: ExecutionSpec | None = None,
+        uid: str | None = None,
+        deadline_seconds: int | None = None,
+        timeout_seconds: float = 300.0,
+    ) -> ExecutionObserved:
+        """Have a sandbox whose workspace is as it was; see `provision`.
+
+        Args:
+            checkpoint_uid: what its workspace starts with.
+            spec: what it is to be; without it a session with image, user, bounds and medium of the
+                Execution that the Checkpoint was taken from.
+            uid: its uid.
+            deadline_seconds: its life.
+            timeout_seconds: how long to wait for it.
+
+        Raises:
+            NotFound: no such Checkpoint on this node.
+            Unavailable: as `provision`; or it could not be restored, and nothing is left
+                (`CheckpointInvalid`, `CheckpointTooLarge`, `CheckpointUnavailable`).
+        """
+        seen = await self._agent.get_checkpoint(checkpoint_uid)
+        manifest = seen.manifest
+        if manifest is None or seen.manifest_digest is None:
+            raise errors.NotFound(f"there is no copy of Checkpoint {checkpoint_uid}")
+        restored = spec or restored_spec(manifest)
+        source = Restore(
+            checkpoint_uid=checkpoint_uid,
+            manifest_digest=seen.manifest_digest,
+            content_digest=manifest.content_digest,
+        )
+        return await self.provision(
+            restored.model_copy(update={"restore": source}),
+            uid=uid,
+            deadline_seconds=deadline_seconds,
+            timeout_seconds=timeout_seconds,
+        )
+
+    async def checkpoints(self) -> tuple[CheckpointObserved, ...]:
+        """All Checkpoints that this host holds."""
+        return (await self._agent.snapshot()).checkpoints
+
+    async def delete_checkpoint(self, uid: str) -> None:
+        """Have nothing left of it; waits for restores that read it. May be repeated."""
+        await self._agent.remove_checkpoint(uid, None)
+        await self._until_checkpoint(uid, lambda at: at.nothing_left and at.outcome is None)
+
     async def _until(
         self, uid: str, reached: Callable[[ExecutionObserved], bool]
     ) -> ExecutionObserved:
-        with self._changes.of(uid) as news:
-            seen = await self._agent.get(uid)
-            while not reached(seen):
-                seen = await self._newer(uid, news, seen)
-            return seen
+        return await self._seen(uid, self._agent.get, ExecutionObserved, reached)
 
-    async def _newer(self, uid: str, news: News, seen: ExecutionObserved) -> ExecutionObserved:
-        told = None
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(LOOK_SECONDS):
-                told = await news.get()
-        if told is None:
-            return await self._agent.get(uid)
-        # A tombstone has the number of the change that it was told in.
-        return told if told.sequence >= seen.sequence else seen
+    async def _until_checkpoint(
+        self, uid: str, reached: Callable[[CheckpointObserved], bool]
+    ) -> CheckpointObserved:
+        return await self._seen(uid, self._agent.get_checkpoint, CheckpointObserved, reached)
+
+    async def _seen(
+        self,
+        uid: str,
+        get: Callable[[str], Awaitable[_T]],
+        kind: type[_T],
+        reached: Callable[[_T], bool],
+    ) -> _T:
+        """What is told of `uid`, once it is as it is waited for."""
+        with self._changes.of(uid) as news:
+            seen = await get(uid)
+            while not reached(seen):
+                told = None
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(LOOK_SECONDS):
+                        told = await news.get()
+                if not isinstance(told, kind):
+                    seen = await get(uid)
+                elif told.sequence >= seen.sequence:
+                    # A tombstone has the number of the change that it was told in.
+                    seen = told
+            return seen
 
     async def _read(self, uid: str, stream: Literal["stdout", "stderr"]) -> bytes:
         data = bytearray()
@@ -222,3 +338,14 @@ def _is_buried(seen: ExecutionObserved) -> bool:
 
 def _has_started(seen: ExecutionObserved) -> bool:
     return seen.step is Step.RUNNING or seen.outcome is not None
+
+
+def restored_spec(manifest: Manifest) -> ExecutionSpec:
+    """A session as the manifest's Execution was."""
+    source = manifest.source
+    return ExecutionSpec(
+        image=source.image,
+        user=source.user,
+        resources=source.resources,
+        workspace=Workspace(medium=source.medium),
+    )

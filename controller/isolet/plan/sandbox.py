@@ -8,6 +8,7 @@ the dispatch and by confirmed removal; it is never repeated unless it is proved 
 
 from isolet.plan import reasons, sandbox_outcome
 from isolet.plan.sandbox_model import (
+    Action,
     Bury,
     Collect,
     ContainerFacts,
@@ -16,6 +17,8 @@ from isolet.plan.sandbox_model import (
     Dispatch,
     Dispose,
     End,
+    Fetch,
+    Fill,
     Kind,
     Life,
     Moment,
@@ -30,7 +33,7 @@ from isolet.plan.sandbox_model import (
     Stop,
     Undispatch,
 )
-from isolet.wire.execution import Outcome, State, Step, Waiting
+from isolet.wire.execution import Medium, Outcome, State, Step, Waiting
 
 ENGINE_RETRY_SECONDS = 1.0
 """How soon an unanswered engine is asked again."""
@@ -154,7 +157,7 @@ def _before_dispatch(record: SandboxRecord, facts: SandboxFacts) -> Decision:
         return _end(
             Outcome(succeeded=False, reason=reasons.IMAGE_UNSUITABLE, message=facts.image_problem)
         )
-    if not facts.inputs:
+    if not facts.inputs or (record.to_be_filled and not facts.source):
         return Decision(
             waiting=Waiting(
                 reason=reasons.AWAITING_INPUTS,
@@ -163,7 +166,16 @@ def _before_dispatch(record: SandboxRecord, facts: SandboxFacts) -> Decision:
         )
     if seen is not None and seen.life is Life.REMOVING:
         return Decision(actions=(RemoveContainer(),))
-    return Decision(actions=(Create(), Dispatch(), Start()))
+    return Decision(actions=_made_and_started(record))
+
+
+def _made_and_started(record: SandboxRecord) -> tuple[Action, ...]:
+    if not record.to_be_filled:
+        return (Create(), Dispatch(), Start())
+    if record.spec.medium is Medium.DISK:
+        return (Fetch(), Fill(), Create(), Dispatch(), Start())
+    # A workspace in memory is there once the sandbox is; its program waits until it is filled.
+    return (Fetch(), Create(), Dispatch(), Start(), Fill())
 
 
 def _dispatched(record: SandboxRecord, facts: SandboxFacts, now: Moment) -> Decision:
@@ -174,10 +186,25 @@ def _dispatched(record: SandboxRecord, facts: SandboxFacts, now: Moment) -> Deci
     if not seen.ours:
         return _end(_conflict(record))
     if seen.life in (Life.RUNNING, Life.PAUSED, Life.EXITED):
+        if record.to_be_filled and record.stop is None:
+            return _cut_off_while_filled(seen)
         return Decision(actions=(RecordRunning(seen.started_at or now.wall),))
     # Created, never started: a start may still be on its way inside the engine. Removal settles it,
     # since the engine serialises both; the events then say whether it ever ran.
     return Decision(actions=(RemoveContainer(),))
+
+
+def _cut_off_while_filled(seen: ContainerFacts) -> Decision:
+    """Its program has not been let run: the sandbox is worth nothing, and another may be made."""
+    if seen.life is Life.EXITED:
+        return _end(
+            Outcome(
+                succeeded=False,
+                reason=reasons.START_FAILED,
+                message="the sandbox ended while its workspace was being restored",
+            )
+        )
+    return Decision(actions=(RemoveContainer(), Undispatch()))
 
 
 def _dispatched_absent(facts: SandboxFacts) -> Decision:
@@ -250,6 +277,8 @@ def _after_end(record: SandboxRecord, now: Moment) -> Decision:
 
 
 def _retention_left(record: SandboxRecord, now: Moment) -> float:
+    if record.to_be_filled:
+        return 0.0  # Nothing of the user's is in it.
     if record.ended_boottime is None or record.boot_id != now.boot_id:
         return 0.0  # A reboot ends retention: what was kept was tied to that boot.
     return record.ended_boottime + record.spec.retain_seconds - now.boottime

@@ -11,7 +11,6 @@ from enum import StrEnum
 
 from isolet.wire.checkpoint import Manifest, Restore
 from isolet.wire.execution import (
-    ExecutionObserved,
     Medium,
     Outcome,
     OutputFacts,
@@ -163,6 +162,11 @@ class SandboxRecord:
         """A copy with some fields changed."""
         return replace(self, **changes)  # type: ignore[arg-type]
 
+    @property
+    def to_be_filled(self) -> bool:
+        """Whether its workspace still lacks the Checkpoint that it starts with."""
+        return self.spec.restore is not None and not self.restored
+
     def deadline_boottime(self) -> float | None:
         """When it must be dead, on the boot-time clock; None before the dispatch."""
         base = self.started_boottime if self.started_boottime is not None else None
@@ -172,28 +176,6 @@ class SandboxRecord:
         cap = self.process.deadline_at_boottime if self.process else None
         own = base + self.active_deadline_seconds
         return own if cap is None else min(own, cap)
-
-
-def observed(record: SandboxRecord, deadline_at: datetime | None) -> ExecutionObserved:
-    """The record as it is told to others."""
-    return ExecutionObserved(
-        uid=record.uid,
-        namespace=record.namespace,
-        name=record.name,
-        sequence=record.sequence,
-        spec_digest=record.spec_digest,
-        generation=record.generation,
-        step=record.step,
-        removing=record.removing,
-        outcome=record.outcome,
-        waiting=record.waiting,
-        image_id=record.image_id,
-        started_at=record.started_at,
-        deadline_at=deadline_at,
-        ended_at=record.ended_at,
-        output=record.output,
-        nothing_left=record.nothing_left,
-    )
 
 
 class Seen(StrEnum):
@@ -260,6 +242,8 @@ class SandboxFacts:
     image: Seen = Seen.UNKNOWN
     image_problem: str | None = None
     """Why the image cannot serve (a missing tool, a secret-looking ENV name)."""
+    source: bool = False
+    """What its workspace is to start with lies on the node, or its owner has said where."""
     inputs: bool = False
     """Arguments and env values are at hand, in memory or in the launch folder."""
     control: Control | None = None
@@ -273,6 +257,16 @@ class SandboxFacts:
 
 
 # Actions: what to do, as data. The service performs them in order and stops at the first failure.
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    """Have the Checkpoint that the workspace starts with at hand, and check it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fill:
+    """Fill the workspace from that Checkpoint, and record that it is whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -357,7 +351,9 @@ CheckpointAction = Dispatch | Thaw | Take | RecordEnd | Dispose | Bury
 """What is done about a Checkpoint."""
 
 Action = (
-    Create
+    Fetch
+    | Fill
+    | Create
     | Dispatch
     | Start
     | Undispatch

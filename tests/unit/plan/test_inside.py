@@ -64,6 +64,8 @@ def waits(reason):
 TABLE = {
     "a new one is laid down, dispatched and started": (
         record(), facts(), actions(Create(), Dispatch(), Start())),
+    "one whose session is being taken waits": (
+        record(), facts(host_taken=True), waits(reasons.AWAITING_TURN)),
     "one whose values are lost waits": (
         record(), facts(inputs=False), waits(reasons.AWAITING_INPUTS)),
     "one whose session does not run yet waits": (

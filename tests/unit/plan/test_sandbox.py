@@ -11,6 +11,8 @@ from isolet.plan.sandbox_model import (
     Dispatch,
     Dispose,
     End,
+    Fetch,
+    Fill,
     Life,
     RecordEnd,
     RecordRunning,
@@ -21,7 +23,8 @@ from isolet.plan.sandbox_model import (
     Stop,
     Undispatch,
 )
-from isolet.wire.execution import Outcome, State, Step, Waiting
+from isolet.wire.execution import Medium, Outcome, State, Step, Waiting
+from isolet.wire.restore import Restore
 from unit.plan.worlds import NOW, RESOURCES, WALL, a_container, a_record, a_spec, facts, later
 
 CANCEL = Stop(reason=reasons.CANCELLED, message="cancelled before its end")
@@ -371,3 +374,78 @@ def test_after_the_end(name: str) -> None:
     record, want = AFTER_END[name]
     ended = record.with_(outcome=ENDED, boot_id=NOW.boot_id, ended_boottime=1000.0)
     assert sandbox.decide(ended, facts(), later(10)) == want
+
+
+RESTORE = Restore(
+    checkpoint_uid="c", manifest_digest="sha256:" + "1" * 64, content_digest="sha256:" + "2" * 64
+)
+IN_MEMORY = a_spec(restore=RESTORE)
+ON_DISK = a_spec(restore=RESTORE, medium=Medium.DISK)
+LOST_SOURCE = Decision(
+    waiting=Waiting(
+        reason=reasons.AWAITING_INPUTS,
+        message="the agent restarted before the start: its owner must send the spec again",
+    )
+)
+
+RESTORED = {
+    "a disk is filled before there is a sandbox": (
+        a_record(spec=ON_DISK),
+        facts(source=True),
+        Decision(actions=(Fetch(), Fill(), Create(), Dispatch(), Start())),
+    ),
+    "a disk that is full of it is not filled again": (
+        a_record(spec=ON_DISK, restored=True),
+        facts(),
+        Decision(actions=(Create(), Dispatch(), Start())),
+    ),
+    "memory is filled once there is a sandbox": (
+        a_record(spec=IN_MEMORY),
+        facts(source=True),
+        Decision(actions=(Fetch(), Create(), Dispatch(), Start(), Fill())),
+    ),
+    "nothing is made while nobody says where it comes from": (
+        a_record(spec=ON_DISK),
+        facts(),
+        LOST_SOURCE,
+    ),
+    "a sandbox that an agent left half filled is made anew": (
+        a_record(Step.DISPATCHED, spec=IN_MEMORY),
+        facts(a_container()),
+        Decision(actions=(RemoveContainer(), Undispatch())),
+    ),
+    "one that is filled runs": (
+        a_record(Step.DISPATCHED, spec=IN_MEMORY, restored=True),
+        facts(a_container()),
+        Decision(actions=(RecordRunning(WALL),)),
+    ),
+    "one that ended meanwhile says so": (
+        a_record(Step.DISPATCHED, spec=IN_MEMORY),
+        facts(a_container(Life.EXITED)),
+        ends(reasons.START_FAILED, "the sandbox ended while its workspace was being restored"),
+    ),
+    "an end that was asked for goes the way of every end": (
+        a_record(Step.DISPATCHED, spec=IN_MEMORY, stop=CANCEL),
+        facts(a_container()),
+        Decision(actions=(RecordRunning(WALL),)),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", RESTORED)
+def test_a_restore(name: str) -> None:
+    record, seen, want = RESTORED[name]
+    assert sandbox.decide(record, seen, NOW) == want
+
+
+def test_what_was_not_restored_is_not_retained() -> None:
+    record = a_record(
+        Step.ENDED,
+        spec=a_spec(restore=RESTORE, retain_seconds=30),
+        outcome=Outcome(succeeded=False, reason=reasons.CHECKPOINT_INVALID, message="no"),
+        boot_id=NOW.boot_id,
+        ended_boottime=1000.0,
+    )
+    assert sandbox.decide(record, facts(), NOW) == Decision(actions=(Dispose(),))
+    restored = record.with_(restored=True)
+    assert sandbox.decide(restored, facts(), NOW) == Decision(look_again_in=30.0)

@@ -3,10 +3,11 @@
     pack      {"root": P, "entries": P, "content": P}
     normalise {"stream": P, "entries": P, "content": P, "aside": P, "owner": [1000, 1000]}
     unpack    {"entries": P, "content": P, "root": P, "owner": [1000, 1000]}
-    verify    {"entries": P, "content": P}
+    verify    {"entries": P, "content": P, "folders": P}
 
 P is a path or the number of an open descriptor; `limits` is an object with fields of `Limits`.
-Without `owner` each entry keeps the owner that it or the stream names. The answer is a line
+Without `owner` each entry keeps the owner that it or the stream names; `folders` may be left out.
+The answer is a line
 `{"done": {…}}` with the fields of `Figures`, or `{"refused": …, "member": …, "message": …}` and an
 exit code that is not 0.
 """
@@ -19,6 +20,7 @@ from typing import IO, Any
 
 from isolet.agent.archive import copying, names
 from isolet.agent.archive.entries import Figures, Owner
+from isolet.agent.archive.folders import Folders
 from isolet.agent.archive.normalise import normalise
 from isolet.agent.archive.pack import pack
 from isolet.agent.archive.refusal import Limits, Reason, Refused
@@ -70,8 +72,9 @@ def _unpack(request: dict[str, Any], limits: Limits) -> Figures:
 
 
 def _verify(request: dict[str, Any], limits: Limits) -> Figures:
+    target = Folders(_output(request, "folders")) if "folders" in request else Nowhere()
     with _input(request, "entries") as entries, _input(request, "content") as content:
-        return unpack(entries, content, Nowhere(), limits)
+        return unpack(entries, content, target, limits)
 
 
 _DOES = {"pack": _pack, "normalise": _normalise, "unpack": _unpack, "verify": _verify}

@@ -100,8 +100,16 @@ def _show(item: dict[str, Any], descriptor: int) -> None:
         _bind(descriptor, target, writable=writable)
         return
     os.makedirs(f"{_ROOT}{target}", mode=0o755, exist_ok=True)
-    flags = _NOSUID | _NODEV | _NOEXEC | (0 if writable else _RDONLY)
-    _mount(f"/proc/self/fd/{descriptor}", f"{_ROOT}{target}", "ext4", flags)
+    device, place = f"/proc/self/fd/{descriptor}", f"{_ROOT}{target}"
+    flags = _NOSUID | _NODEV | _NOEXEC
+    try:
+        _mount(device, place, "ext4", flags | (0 if writable else _RDONLY))
+    except OSError as error:
+        if writable or error.errno != errno.EBUSY:
+            raise
+        # A sandbox has it read-write, and then so is every mount; each can still forbid writing.
+        _mount(device, place, "ext4", flags)
+        _mount("none", place, None, flags | _REMOUNT | _BIND | _RDONLY)
 
 
 def build_root(rights: dict[str, Any]) -> None:

@@ -10,6 +10,9 @@ MAIN_FILES = "run-files"
 MAIN_STDIN = "run-stdin"
 """What a Process is given beside its script: files to unpack, and its input."""
 
+MAIN_GO = "run-go"
+"""An empty file beside it, for which a script waits whose workspace is filled first."""
+
 MAIN_SCRIPT = "run"
 """The launch script of the main program in that folder."""
 

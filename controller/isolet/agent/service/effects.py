@@ -9,20 +9,21 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 
-from isolet.agent import deadlines
 from isolet.agent.deadline_book import DeadlineBook
 from isolet.agent.engine import config as engine_config
 from isolet.agent.engine.base import Container, SandboxConfig, Status, Stream
 from isolet.agent.service import collect, config
 from isolet.agent.service.context import Context
+from isolet.agent.service.due import deadline_entry, on_boot_clock
 from isolet.agent.service.facts import Facts
 from isolet.agent.service.inputs import Inputs
 from isolet.agent.service.output import files_of
+from isolet.agent.service.restorer import CannotRestore, Restorer
 from isolet.agent.steps import AgentStep
 from isolet.agent.workspace.disk import volume_options
 from isolet.base import errors, names, steps
 from isolet.plan import reasons, sandbox_model
-from isolet.plan.sandbox_model import Kind, Moment, ProcessPart, SandboxRecord
+from isolet.plan.sandbox_model import Kind, ProcessPart, SandboxRecord
 from isolet.wire.execution import Medium, Outcome, Step
 
 DEATH_SECONDS = 5.0
@@ -35,12 +36,22 @@ Performer = Callable[[SandboxRecord, Any], Awaitable[SandboxRecord | None]]
 class Effects:
     """Performs actions on one sandbox at a time; holds nothing of a sandbox itself."""
 
-    def __init__(self, context: Context, facts: Facts, inputs: Inputs, book: DeadlineBook) -> None:
+    def __init__(
+        self,
+        context: Context,
+        facts: Facts,
+        inputs: Inputs,
+        restorer: Restorer,
+        book: DeadlineBook,
+    ) -> None:
         self._context = context
         self._facts = facts
         self._inputs = inputs
+        self._restorer = restorer
         self._book = book
         self._performers: dict[type[sandbox_model.Action], Performer] = {
+            sandbox_model.Fetch: self._fetch,
+            sandbox_model.Fill: self._fill,
             sandbox_model.Create: self._create,
             sandbox_model.Dispatch: self._dispatch,
             sandbox_model.Start: self._start,
@@ -63,6 +74,27 @@ class Effects:
         """Do one action; returns the record afterwards, None once it is buried."""
         performer = self._performers[type(action)]  # type: ignore[index]
         return await performer(record, action)
+
+    async def _fetch(self, record: SandboxRecord, _: object) -> SandboxRecord:
+        try:
+            await self._restorer.fetch(record)
+        except CannotRestore as error:
+            return await self._record_end(record, error.outcome)
+        return record
+
+    async def _fill(self, record: SandboxRecord, _: object) -> SandboxRecord:
+        steps.reach(AgentStep.RESTORE_FILL_BEFORE)
+        try:
+            await self._restorer.fill(record)
+        except CannotRestore as error:
+            if record.container_id is not None:
+                await self._end(record, sandbox_model.End(0))
+            return await self._record_end(record, error.outcome)
+        steps.reach(AgentStep.RESTORE_FILL_AFTER)
+        stored = await self._context.store.update(record.with_(restored=True))
+        steps.reach(AgentStep.RESTORED_AFTER)
+        await self._restorer.drop(record.uid)
+        return stored
 
     async def _create(self, record: SandboxRecord, _: object) -> SandboxRecord | None:
         context = self._context
@@ -180,6 +212,8 @@ class Effects:
         self, record: SandboxRecord, action: sandbox_model.RecordRunning
     ) -> SandboxRecord:
         now = self._context.moment()
+        if record.restored and record.spec.medium is Medium.MEMORY:
+            self._context.launches.write(record.uid, config.MAIN_GO, b"")
         # Where this boot's clock and the engine's wall clock disagree (a step), the dispatch bounds
         # the start from below: the deadline never moves past dispatch + what it took.
         since = max(0.0, (now.wall - action.started_at).total_seconds())
@@ -271,6 +305,7 @@ class Effects:
         steps.reach(AgentStep.OUTCOME_AFTER)
         await self._book.drop(record.container_name)
         self._inputs.forget(record.uid)
+        await self._restorer.drop(record.uid)
         return stored
 
     async def _dispose(self, record: SandboxRecord, _: object) -> SandboxRecord:
@@ -337,14 +372,6 @@ class Effects:
             await self._book.put(entry)
 
 
-def on_boot_clock(part: ProcessPart | None, now: Moment) -> ProcessPart | None:
-    """With the wall time of its deadline on this boot's clock, which no step moves."""
-    if part is None or part.deadline_at is None:
-        return part
-    left = (part.deadline_at - now.wall).total_seconds()
-    return replace(part, deadline_at_boottime=now.boottime + left)
-
-
 def with_cut_streams(context: Context, record: SandboxRecord) -> ProcessPart | None:
     """With the names of the streams of which only the end is kept."""
     if record.process is None:
@@ -352,21 +379,6 @@ def with_cut_streams(context: Context, record: SandboxRecord) -> ProcessPart | N
     files = files_of(record, context.output_folder(record.uid))
     cut = tuple(stream.value for stream in Stream if files.was_cut(stream))
     return replace(record.process, truncated_streams=cut)
-
-
-def deadline_entry(record: SandboxRecord, pid: int = 0) -> deadlines.Deadline | None:
-    """What the watchdog is told of a sandbox that may be running; None for one that cannot be."""
-    deadline = record.deadline_boottime()
-    if deadline is None or record.boot_id is None or record.outcome is not None:
-        return None
-    return deadlines.Deadline(
-        name=record.container_name,
-        deadline_boottime=deadline,
-        boot_id=record.boot_id,
-        container_id=record.container_id or "",
-        pid=pid,
-        pid_start=(deadlines.start_of(pid) or 0) if pid else 0,
-    )
 
 
 def _mismatch(differences: list[str]) -> Outcome:

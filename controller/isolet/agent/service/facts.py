@@ -14,6 +14,7 @@ from isolet.agent.service.events import EventLog
 from isolet.agent.service.images import Images
 from isolet.agent.service.inputs import Inputs
 from isolet.agent.service.output import Follower, cap_of, files_of
+from isolet.agent.service.restorer import Restorer
 from isolet.base import errors, names
 from isolet.plan.sandbox_model import ContainerFacts, Life, SandboxFacts, SandboxRecord, Seen
 from isolet.wire.execution import Medium, OutputFacts, Step
@@ -37,12 +38,14 @@ class Facts:
         context: Context,
         images: Images,
         inputs: Inputs,
+        restorer: Restorer,
         events: EventLog,
         wake: Callable[[str], None],
     ) -> None:
         self._context = context
         self._images = images
         self._inputs = inputs
+        self._restorer = restorer
         self._events = events
         self._wake = wake
         self._followers: dict[str, Follower] = {}
@@ -91,6 +94,7 @@ class Facts:
             image=image,
             image_problem=problem,
             inputs=self._inputs.at_hand(record.uid),
+            source=self._restorer.is_known(record),
         )
 
     async def _without_container(self, record: SandboxRecord, state: Seen) -> SandboxFacts:

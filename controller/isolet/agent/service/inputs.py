@@ -7,7 +7,7 @@ They never reach the store. An agent that restarts before the start finds them i
 from isolet.agent.service import config
 from isolet.agent.service.context import Context
 from isolet.agent.workspace import archive, script
-from isolet.wire.execution import EnvVar, ExecutionSpec
+from isolet.wire.execution import EnvVar, ExecutionSpec, Medium
 from isolet.wire.process import ProcessSpec
 
 GUARD_MARGIN_SECONDS = 5
@@ -63,8 +63,15 @@ def launch_script(spec: ExecutionSpec, nonce: str) -> bytes:
     """The main program's launch script; a session's main program only keeps the sandbox alive."""
     lifetime = spec.maximum_deadline_seconds + GUARD_MARGIN_SECONDS
     argv = spec.command or script.session(lifetime)
+    in_memory = spec.workspace.medium is Medium.MEMORY
     return script.build(
-        script.Launch(argv=argv, env=env_pairs(spec.env), nonce=nonce, guard_seconds=lifetime)
+        script.Launch(
+            argv=argv,
+            env=env_pairs(spec.env),
+            nonce=nonce,
+            guard_seconds=lifetime,
+            wait=config.MAIN_GO if spec.restore is not None and in_memory else None,
+        )
     )
 
 

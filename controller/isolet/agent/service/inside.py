@@ -15,7 +15,8 @@ from isolet.agent import deadlines
 from isolet.agent.deadline_book import DeadlineBook
 from isolet.agent.service import collect
 from isolet.agent.service.context import Context
-from isolet.agent.service.effects import on_boot_clock, with_cut_streams
+from isolet.agent.service.due import on_boot_clock
+from isolet.agent.service.effects import with_cut_streams
 from isolet.agent.service.inputs import process_launch
 from isolet.agent.service.inside_look import (
     LOOK_SECONDS,

@@ -11,6 +11,7 @@ import asyncio
 from isolet.agent.engine.base import ExecStream, Stream
 from isolet.agent.service import config
 from isolet.agent.service.context import Context
+from isolet.agent.service.exits import exit_code
 from isolet.agent.workspace import archive
 from isolet.base import errors
 from isolet.plan import reasons
@@ -18,8 +19,6 @@ from isolet.plan.sandbox_model import SandboxRecord
 from isolet.wire.process import MAX_STAGED_BYTES, FileEntry, is_path
 
 CALL_SECONDS = 60.0
-EXIT_LOOKS = 200
-EXIT_LOOK_SECONDS = 0.05
 MAX_ENTRIES = 1000
 _ROOM_FOR_NAMES = 1 << 20
 
@@ -126,16 +125,7 @@ class LiveFiles:
                         await asyncio.gather(feeder, return_exceptions=True)
         except TimeoutError:
             raise errors.Unavailable("the session did not answer in time") from None
-        return await self._exit_code(stream.id), bytes(data)
-
-    async def _exit_code(self, exec_id: str) -> int:
-        """The engine may say that it runs for a moment after its streams have closed."""
-        for _ in range(EXIT_LOOKS):
-            facts = await self._context.engine.inspect_exec(exec_id)
-            if not facts.running and facts.exit_code is not None:
-                return facts.exit_code
-            await asyncio.sleep(EXIT_LOOK_SECONDS)
-        raise errors.Unconfirmed("the engine does not say how it ended")
+        return await exit_code(self._context.engine, stream.id), bytes(data)
 
 
 async def _feed(stream: ExecStream, data: bytes) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Protocol
 
 from isolet.agent.workspace.disk import Disk
+from isolet.agent.workspace.ext4 import Usage
 
 
 class Disks(Protocol):
@@ -24,6 +25,10 @@ class Disks(Protocol):
 
     async def release(self, uid: str) -> None:
         """Detach and delete; gone is not an error. Raises Unavailable while it is in use."""
+        ...
+
+    async def usage(self, uid: str) -> Usage | None:
+        """How full it is; None when it is not there."""
         ...
 
     async def is_full(self, uid: str) -> bool:

@@ -89,6 +89,28 @@ def deadline_at(record: SandboxRecord) -> datetime | None:
     return record.started_at + timedelta(seconds=record.active_deadline_seconds)
 
 
+def observed(record: SandboxRecord) -> ExecutionObserved:
+    """The record as it is told to others."""
+    return ExecutionObserved(
+        uid=record.uid,
+        namespace=record.namespace,
+        name=record.name,
+        sequence=record.sequence,
+        spec_digest=record.spec_digest,
+        generation=record.generation,
+        step=record.step,
+        removing=record.removing,
+        outcome=record.outcome,
+        waiting=record.waiting,
+        image_id=record.image_id,
+        started_at=record.started_at,
+        deadline_at=deadline_at(record),
+        ended_at=record.ended_at,
+        output=record.output,
+        nothing_left=record.nothing_left,
+    )
+
+
 def mutable(wanted: ExecutionWanted) -> Amendment:
     """The part of a request that may change later."""
     return Amendment(

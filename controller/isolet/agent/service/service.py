@@ -10,15 +10,17 @@ from isolet.agent import deadlines
 from isolet.agent.deadline_book import DeadlineBook
 from isolet.agent.engine.base import EngineEvent, Stream
 from isolet.agent.policy import checks
-from isolet.agent.service import checkpoint_records, process_records, records
+from isolet.agent.service import records
 from isolet.agent.service.admission import Admission
 from isolet.agent.service.checkpoint_door import CheckpointDoor
 from isolet.agent.service.checkpointer import CheckpointDriver
 from isolet.agent.service.checkpoints import Checkpoints
 from isolet.agent.service.commands import Commands
 from isolet.agent.service.context import Context
+from isolet.agent.service.copies import LocalCopies
 from isolet.agent.service.door import ProcessDoor
-from isolet.agent.service.effects import Effects, deadline_entry
+from isolet.agent.service.due import deadline_entry
+from isolet.agent.service.effects import Effects
 from isolet.agent.service.events import EventLog
 from isolet.agent.service.facts import Facts, oldest
 from isolet.agent.service.images import Images
@@ -30,12 +32,13 @@ from isolet.agent.service.loops import kept
 from isolet.agent.service.node import Node
 from isolet.agent.service.output import OutputFiles
 from isolet.agent.service.processes import Processes
+from isolet.agent.service.restorer import Restorer
+from isolet.agent.service.tombstones import buried
 from isolet.agent.service.turns import Turns
 from isolet.agent.service.watchers import Observed, Watchers
 from isolet.agent.service.worker import Driver, SandboxDriver, Worker, Workers
-from isolet.agent.store.base import Tombstone
 from isolet.base import errors, log, names
-from isolet.plan.sandbox_model import Kind, SandboxRecord, Stop, observed
+from isolet.plan.sandbox_model import Kind, SandboxRecord, Stop
 from isolet.wire.agent_api import Change, OutputChunk, Snapshot
 from isolet.wire.base import Fence
 from isolet.wire.execution import (
@@ -74,9 +77,17 @@ class Service(ProcessDoor, CheckpointDoor):
             on_connect=self._on_connect,
         )
         self._inputs = Inputs(context)
-        self._facts = Facts(context, Images(context.engine), self._inputs, self._events, self._wake)
-        self._effects = Effects(context, self._facts, self._inputs, book)
-        self._watchers = Watchers(context.store, self._seen, _buried)
+        self._restorer = Restorer(context, LocalCopies(context.checkpoints))
+        self._facts = Facts(
+            context,
+            Images(context.engine),
+            self._inputs,
+            self._restorer,
+            self._events,
+            self._wake,
+        )
+        self._effects = Effects(context, self._facts, self._inputs, self._restorer, book)
+        self._watchers = Watchers(context.store, self._seen, buried)
         self._turns = Turns(self._wake)
         self._commands = Commands(context, self._watchers, self._turns, self._touch, self._end_host)
         self._node = Node(context, self._watchers.node_changed)
@@ -144,6 +155,7 @@ class Service(ProcessDoor, CheckpointDoor):
         await self._workers.close()
         await self._inside.close()
         await self._facts.close()
+        await self._restorer.close()
 
     # What callers ask.
 
@@ -158,7 +170,7 @@ class Service(ProcessDoor, CheckpointDoor):
             raise errors.Conflict(f"{wanted.uid} is known here with another spec")
         records.require_not_over(record)
         if record.step is Step.RECORDED and record.outcome is None:
-            self._inputs.keep(wanted.uid, wanted.spec)
+            self._keep(wanted)
         record = await self._apply(record, records.mutable(wanted))
         self._workers.ensure(wanted.uid)
         return self._observed(record)
@@ -275,16 +287,20 @@ class Service(ProcessDoor, CheckpointDoor):
 
     async def _admit(self, wanted: ExecutionWanted, digest: str) -> SandboxRecord:
         """The first time a uid is heard of."""
-        if wanted.spec.restore is not None:
-            raise errors.Refused("this agent restores no workspaces yet", reason="Unsupported")
         names_ = self._admission.image_names(wanted.spec.image)
         context = self._context
         return await self._admission.sandbox(
             wanted.spec,
             checks.wanted_violations(wanted, context.policy, image_names=names_),
-            lambda: self._inputs.keep(wanted.uid, wanted.spec),
+            lambda: self._keep(wanted),
             lambda: records.new(wanted, digest, context.installation, context.clock.now()),
         )
+
+    def _keep(self, wanted: ExecutionWanted) -> None:
+        """Have at hand what the start needs and no record holds."""
+        self._inputs.keep(wanted.uid, wanted.spec)
+        if wanted.spec.restore is not None:
+            self._restorer.keep(wanted.uid, wanted.restore_from)
 
     async def _apply(self, record: SandboxRecord, change: Amendment) -> SandboxRecord:
         """Write what is mutable, if it differs; Terminated is one-way."""
@@ -318,7 +334,7 @@ class Service(ProcessDoor, CheckpointDoor):
                 continue
 
     def _observed(self, record: SandboxRecord) -> ExecutionObserved:
-        return observed(self._with_output(record), records.deadline_at(record))
+        return records.observed(self._with_output(record))
 
     def _with_output(self, record: SandboxRecord) -> SandboxRecord:
         """Add what is not in the store: live counts, and the tails, which are tenant data."""
@@ -382,11 +398,3 @@ class Service(ProcessDoor, CheckpointDoor):
             except errors.IsoletError as error:
                 _log.warning("tombstones not purged", extra={"reason": error.reason})
             await asyncio.sleep(PURGE_SECONDS)
-
-
-def _buried(tombstone: Tombstone, sequence: int) -> Observed:
-    if tombstone.kind is Kind.CHECKPOINT:
-        return checkpoint_records.buried(tombstone, sequence)
-    if tombstone.kind is Kind.PROCESS:
-        return process_records.buried(tombstone, sequence)
-    return records.buried(tombstone, sequence)

@@ -13,16 +13,13 @@ from typing import Any
 from isolet.agent.engine.base import ExecStream, Stream
 from isolet.agent.service import inputs
 from isolet.agent.service.context import Context
+from isolet.agent.service.exits import exit_code
 from isolet.agent.workspace import script
 from isolet.agent.workspace.control import ControlLines, StartFailed
 from isolet.base import errors
 from isolet.plan import reasons, sandbox_outcome
 from isolet.plan.sandbox_model import SandboxRecord
 from isolet.wire.execution import ExecRequest, ExecResult
-
-EXIT_LOOK_SECONDS = 0.05
-EXIT_LOOKS = 200
-"""The engine may report an exec as running for a moment after its streams have closed."""
 
 SETTLE_SECONDS = 2.0
 """How long a command's streams may take to end after its session has."""
@@ -151,15 +148,7 @@ class Sessions:
             finally:
                 feeder.cancel()
                 await asyncio.gather(feeder, return_exceptions=True)
-        return await self._exit_code(stream.id)
-
-    async def _exit_code(self, exec_id: str) -> int:
-        for _ in range(EXIT_LOOKS):
-            facts = await self._context.engine.inspect_exec(exec_id)
-            if not facts.running and facts.exit_code is not None:
-                return facts.exit_code
-            await asyncio.sleep(EXIT_LOOK_SECONDS)
-        raise errors.Unconfirmed("the engine does not say how the command ended")
+        return await exit_code(self._context.engine, stream.id)
 
 
 async def first_end(

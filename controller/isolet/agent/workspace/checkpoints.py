@@ -92,6 +92,10 @@ class CheckpointFolders:
         if gone.exists() or self._aside(uid).exists():
             raise errors.Unavailable(f"the copy of Checkpoint {uid} could not be removed")
 
+    def folder(self, uid: str) -> Path:
+        """The folder of a copy. Raises NotFound."""
+        return self.part(uid, MANIFEST).parent
+
     def list(self) -> Sequence[str]:
         """The uids of all copies."""
         return tuple(sorted(p.name for p in (self._root / "whole").iterdir()))

@@ -4,6 +4,8 @@ It is the sandbox's main program (`/bin/sh /.isolet/<name>` below docker-init) a
 that only this sandbox mounts, so that no value is ever in the container's configuration, which
 `docker inspect` and the engine's own files would show. What it does, in order:
 
+0. waits for a file, if it was told one: its workspace is filled meanwhile, by commands that need
+   the few processes which the next steps take;
 1. forks the lifetime guard, if asked to: left to PID 1, or the program would own a child that it
    never made; by `kill -9 1`, which also ends a sandbox whose PID 1 was stopped;
 2. unpacks the files given, changes to the working folder, opens the input given, exports the
@@ -48,6 +50,10 @@ _SHELLS_OWN = frozenset(
 )
 
 _GUARD = b"( ( sleep %d; kill -9 1 ) </dev/null >/dev/null 2>&1 & )\n"
+
+_WAIT = b"""\
+while [ ! -e %(wait)s ]; do sleep 0.02 2>/dev/null || sleep 1; done
+"""
 
 _FAIL = b"""\
 isolet_fail() { echo '%(nonce)s start-failed' "$1"; exit "$2"; }
@@ -133,6 +139,8 @@ class Launch:
     """Name of a tar archive in the launch folder, unpacked into the workspace by the user."""
     stdin: str | None = None
     """Name of a file in the launch folder that the program reads; None: what the engine gives."""
+    wait: str | None = None
+    """Name of a file in the launch folder; nothing is done before it is there."""
     confined: bool = False
     """Whether the working folder must lie in the workspace, links followed."""
 
@@ -154,6 +162,7 @@ def build(launch: Launch) -> bytes:
     special = [pair for pair in launch.env if _is_shells_own(pair[0])]
     plain = [pair for pair in launch.env if not _is_shells_own(pair[0])]
     parts = [
+        b"" if launch.wait is None else _WAIT % {b"wait": _place(launch.wait)},
         b"" if launch.guard_seconds is None else _GUARD % launch.guard_seconds,
         _FAIL % {b"nonce": nonce},
         _RUN % {b"nonce": nonce, b"exec": _exec(argv[1:], special)},

@@ -271,3 +271,32 @@ def test_room_says_what_lacks() -> None:
     on_disk = spec(workspace=Workspace(medium=Medium.DISK))
     assert checks.room(rules, Amounts(disk_bytes=48 * MIB), on_disk) is None
     assert "disk" in (checks.room(rules, Amounts(disk_bytes=49 * MIB), on_disk) or "")
+
+
+KEPT = checks.KeptCheckpoints(count=2, of_namespace=1, bytes=1000)
+
+QUOTAS = {
+    "room": ("", None),
+    "one more is too many": ("count = 2", "the node keeps 2 Checkpoints, of at most 2"),
+    "one more of this namespace is too many": (
+        "namespaceCount = 1",
+        "the node keeps 1 Checkpoints of this namespace, of at most 1",
+    ),
+    "another namespace has room": ("namespaceCount = 2", None),
+    "their bytes are used up": (
+        "bytes = 1000",
+        "the node's Checkpoints take 1000 bytes, of at most 1000",
+    ),
+    "a byte is left": ("bytes = 1001", None),
+}
+
+
+@pytest.mark.parametrize("name", QUOTAS)
+def test_what_a_node_keeps_of_workspaces_is_bounded(name: str) -> None:
+    said, want = QUOTAS[name]
+    assert checks.checkpoint_quota(policy(f"[checkpoints]\n{said}"), KEPT) == want
+
+
+def test_a_tenth_of_the_disk_is_for_checkpoints_unless_the_file_says_more() -> None:
+    assert POLICY.checkpoints.bytes == FACTS.disk_bytes // 10
+    assert policy('[checkpoints]\nbytes = "3Gi"').checkpoints.bytes == 3 << 30

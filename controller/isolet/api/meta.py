@@ -4,7 +4,6 @@ Models are frozen, speak camelCase outside and snake_case inside, and ignore fie
 know: a newer API server or a newer Isolet may have written them.
 """
 
-import re
 from datetime import UTC, datetime
 from typing import Annotated, Any, Self
 
@@ -20,6 +19,7 @@ from pydantic import (
 from pydantic.alias_generators import to_camel
 
 from isolet.api import rules
+from isolet.base import times
 
 GROUP = "isolet.dev"
 VERSION = "v1alpha1"
@@ -38,25 +38,10 @@ FORCE_RELEASE = f"{GROUP}/force-release"
 ORIGIN_LABEL = f"{GROUP}/origin"
 """Which part made the object (`cli`, `apiserver`, `bridge`); absent on applied objects."""
 
-_RFC3339 = re.compile(
-    r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,9})?(Z|[+-][0-9]{2}:[0-9]{2})"
-)
-TIME_PATTERN = f"^{_RFC3339.pattern.replace('(', '(?:')}$"
+TIME_PATTERN = f"^{times.RFC3339.pattern.replace('(', '(?:')}$"
 """An absolute time with its zone; epoch numbers and zone-less times are refused."""
 
 NAME_PATTERN = "^[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:\\.[a-z0-9](?:[-a-z0-9]*[a-z0-9])?)*$"
-
-
-def _read_time(value: Any) -> datetime:
-    if isinstance(value, datetime):
-        time = value
-    elif isinstance(value, str) and _RFC3339.fullmatch(value):
-        time = datetime.fromisoformat(value)
-    else:
-        raise ValueError("must be an RFC 3339 time with a zone, such as 2030-01-01T00:00:00Z")
-    if time.tzinfo is None:
-        raise ValueError("must have a time zone, such as 2030-01-01T00:00:00Z")
-    return time
 
 
 def format_time(time: datetime) -> str:
@@ -71,7 +56,7 @@ def format_time(time: datetime) -> str:
 
 Time = Annotated[
     datetime,
-    BeforeValidator(_read_time),
+    BeforeValidator(times.read),
     PlainSerializer(format_time, return_type=str, when_used="json"),
 ]
 """An absolute time."""

@@ -9,11 +9,11 @@ on and forgotten: an agent keeps names, sizes and a keyed digest of the whole re
 import hashlib
 from datetime import datetime
 from enum import StrEnum
-from typing import Self
+from typing import Annotated, Self
 
-from pydantic import AwareDatetime, Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
-from isolet.base import names
+from isolet.base import names, times
 from isolet.wire.base import Uid, Wire
 from isolet.wire.execution import (
     EnvVar,
@@ -117,7 +117,7 @@ class ProcessSpec(Wire):
     cwd: str = Field(default="", max_length=MAX_PATH)
     """Relative to the workspace; empty: the workspace itself."""
     timeout_seconds: int | None = Field(default=None, ge=1, le=86_400)
-    deadline_at: AwareDatetime | None = None
+    deadline_at: Annotated[datetime, BeforeValidator(times.read)] | None = None
     """Wall time; turned into the node's boot clock at the start."""
     artifacts: tuple[str, ...] = Field(default=(), max_length=MAX_GLOBS)
     """Globs: `*` and `?` within a folder, `**` across folders."""

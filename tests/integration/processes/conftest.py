@@ -14,8 +14,10 @@ from isolet.agent.runner import ProcessRunner
 from isolet.agent.workspace.launch import LaunchFolders
 from isolet.wire.execution import ExecutionSpec, Medium, Resources, Workspace
 from isolet.wire.process import Sandbox
+from tests.contract.engine.proxy import Proxy
 from tests.integration.agent.conftest import Node, environment
-from witness import Witness
+from tests.integration.processes.bench import Bench
+from witness import Witness, loops_below
 
 MIB = 1 << 20
 
@@ -50,12 +52,33 @@ async def node(socket: str, tmp_path: Path) -> AsyncIterator[Node]:
     node = Node(socket, tmp_path)
     await node.open()
     yield node
+    await leave(node)
+
+
+async def leave(node: Node) -> None:
+    """Have nothing left of a node."""
     if node.service is None:
         await node.open()
     await clear(node)
     await node.close()
     await LaunchFolders(node.run / "launch").close()
     shutil.rmtree(node.run, ignore_errors=True)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def bench(
+    socket: str, shell: str, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[Bench]:
+    """One agent for a module whose tests share a loop; nothing may be left of it."""
+    node = Node(socket, tmp_path_factory.mktemp("agent"))
+    await node.open()
+    yield Bench(node, shell)
+    await clear(node)
+    witness = Witness(socket)
+    assert witness.containers(node.installation) == []
+    assert witness.volumes(node.installation) == []
+    assert loops_below(node.root) == []
+    await leave(node)
 
 
 async def clear(node: Node) -> None:

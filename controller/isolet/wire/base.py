@@ -1,4 +1,4 @@
-"""The base of every message: frozen, camelCase on the wire, bytes as base64."""
+"""The base of every message: frozen, camelCase on the wire, bytes as base64; errors quote nothing."""
 
 from typing import Annotated
 
@@ -35,6 +35,7 @@ class Wire(BaseModel):
         extra="ignore",
         ser_json_bytes="base64",
         val_json_bytes="base64",
+        hide_input_in_errors=True,
     )
 
     def to_json(self) -> bytes:

@@ -10,6 +10,7 @@ from isolet.agent.runner import ProcessRunner
 from isolet.wire.execution import ExecutionSpec, Medium, Resources, Workspace
 from isolet.wire.process import Sandbox
 from tests.integration.agent.conftest import Node
+from witness import Witness
 
 MIB = 1 << 20
 OWN, INSIDE = "own", "inside"
@@ -63,9 +64,10 @@ class Bench:
         self.runner = ProcessRunner(node.service)
         self.host = ExecutionHost(node.service)
         self._numbers = itertools.count()
+        self._lock = asyncio.Lock()
         self.session_uid: str = ""
         """The session that serves whoever names no bounds."""
-        self.label = f"dev.isolet.installation={node.installation}"
+        self.label = {"dev.isolet.installation": node.installation}
 
     def sandbox(self, *, medium: Medium = Medium.MEMORY, **changes: object) -> Sandbox:
         """A sandbox of its own; what is no field of it is a bound."""
@@ -81,7 +83,7 @@ class Bench:
         """A new session's uid."""
         medium = changes.pop("medium", Medium.MEMORY)
         spec = ExecutionSpec(
-            image=self.image,
+            image=changes.pop("image", self.image),
             resources=ROOM.model_copy(update=changes),
             workspace=Workspace(medium=medium),
         )
@@ -95,8 +97,9 @@ class Bench:
             return {"sandbox": self.sandbox(**bounds)}
         if bounds:
             return {"execution_uid": await self.session(**bounds)}
-        if not await self._is_running(self.session_uid):
-            self.session_uid = await self.session()
+        async with self._lock:
+            if not await self._is_running(self.session_uid):
+                self.session_uid = await self.session()
         return {"execution_uid": self.session_uid}
 
     async def _is_running(self, uid: str) -> bool:
@@ -136,6 +139,13 @@ class Bench:
         async with asyncio.timeout(20):
             while (await self.runner.read_output("acme", operation)).stdout != wanted:
                 await asyncio.sleep(0.05)
+
+    async def container(self, operation: str, witness: Witness) -> str:
+        """Id of the container that it has to itself, or shares with its session."""
+        found = (await self.runner.poll("acme", operation)).container_id
+        assert found is not None
+        assert witness.inspect(found)["Config"]["Labels"].items() >= self.label.items()
+        return found
 
     async def end(self, operation: str) -> Ended:
         """Wait for its end."""

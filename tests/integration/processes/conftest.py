@@ -14,7 +14,6 @@ from isolet.agent.runner import ProcessRunner
 from isolet.agent.workspace.launch import LaunchFolders
 from isolet.wire.execution import ExecutionSpec, Medium, Resources, Workspace
 from isolet.wire.process import Sandbox
-from tests.contract.engine.proxy import Proxy
 from tests.integration.agent.conftest import Node, environment
 from tests.integration.processes.bench import Bench
 from witness import Witness, loops_below

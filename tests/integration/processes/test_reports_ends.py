@@ -15,23 +15,13 @@ from isolet.base import errors
 from isolet.plan import reasons
 from isolet.wire.execution import Medium
 from isolet.wire.process import StagedFile
-from tests.integration.agent.test_reports import container_of, gone, processes_with
-from tests.integration.processes.bench import INSIDE, MIB, OWN, PLACES, Bench
+from tests.integration.agent.test_reports import gone, processes_with
+from tests.integration.processes.bench import INSIDE, OWN, PLACES
 from tests.integration.processes.conftest import in_seconds
-from witness import Witness
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 both = pytest.mark.parametrize("where", PLACES)
-
-
-def container(bench: Bench, witness: Witness, operation: str) -> str:
-    """Id of the container of an operation with a sandbox of its own."""
-    name = f"dev.isolet.name={operation}"
-    ours = f"dev.isolet.installation={bench.node.installation}"
-    filters = ("--filter", f"label={name}", "--filter", f"label={ours}")
-    (found,) = witness.docker("ps", "-aq", "--no-trunc", *filters).split()
-    return found
 
 
 # A: exit codes, signals, out-of-memory.
@@ -43,7 +33,7 @@ async def test_a02_a_recorded_end_stays_whatever_is_seen_later(bench, witness, w
     first = await bench.runner.wait("acme", operation)
     assert (first.state, first.exit_code) == (State.EXITED, 137)
     if where == OWN:
-        witness.docker("rm", "-f", container(bench, witness, operation))
+        witness.docker("rm", "-f", await bench.container(operation, witness))
     else:
         await bench.host.terminate(bench.session_uid)
     assert operation not in [s.operation_id for s in (await bench.runner.reconcile()).lost]
@@ -93,8 +83,11 @@ async def test_a08_a09_what_cannot_start_is_said_in_seconds_and_told_apart(
     assert words in ended.message
     assert time.time() - since < 20
     assert ended.told == (None, b"", b"")
-    left = ("ps", "-aq", "--filter", "status=created", "--filter", f"label={bench.label}")
-    assert witness.docker(*left) == ""
+    assert not [
+        each
+        for each in witness.containers(bench.node.installation)
+        if witness.inspect(each)["State"]["Status"] == "created"
+    ]
     if where == OWN:
         assert len(witness.starts(since, time.time() + 1, bench.node.installation)) == 1
 
@@ -121,10 +114,7 @@ async def test_a10_a15_a_programs_own_code_is_the_code(bench, where):
 async def test_a11_children_of_a_shell_go_with_their_process(bench, witness, where):
     operation = await bench.start(where, "sh", "-c", "echo on; sleep 1000 & sleep 1000")
     await bench.prints(operation, b"on\n")
-    if where == OWN:
-        running = container(bench, witness, operation)
-    else:
-        running = container_of(witness, bench.session_uid)
+    running = await bench.container(operation, witness)
     assert processes_with(running)
     began = time.monotonic()
     await bench.runner.cancel("acme", operation)
@@ -180,7 +170,7 @@ async def test_b02_nothing_of_a_process_happens_after_its_time(bench, witness):
     operation = await bench.start(OWN, *late, timeout_seconds=1, bounds=disk)
     ended = await bench.runner.wait("acme", operation)
     assert (ended.state, ended.reason) == (State.CANCELLED, reasons.DEADLINE_EXCEEDED)
-    assert not witness.inspect(container(bench, witness, operation))["State"]["Running"]
+    assert not witness.inspect(await bench.container(operation, witness))["State"]["Running"]
     with pytest.raises(errors.NotFound):
         await bench.runner.read_artifact("acme", operation, "late")
     await bench.runner.dispose("acme", operation)

@@ -82,10 +82,10 @@ class Processes:
         own = process_records.as_execution(spec)
         pinned = records.pinned(own)
         names = self._admission.image_names(own.image)
-        problems += checks.violations(own, self._context.policy, image_names=names)
+        more = checks.violations(own, self._context.policy, image_names=names)
         return await self._admission.sandbox(
             own,
-            problems,
+            tuple(dict.fromkeys((*problems, *more))),  # what both looked at is said once
             lambda: self._keep(wanted, pinned),
             lambda: self._new(wanted, pinned, digest),
         )

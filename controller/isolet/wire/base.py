@@ -1,4 +1,7 @@
-"""The base of every message: frozen, camelCase on the wire, bytes as base64; errors quote nothing."""
+"""The base of every message: frozen, camelCase on the wire, bytes as base64.
+
+The error about a message that is found wrong quotes nothing of it: it may hold values of a tenant.
+"""
 
 from typing import Annotated
 

@@ -139,7 +139,7 @@ async def test_a12_a_cancel_at_the_moment_of_the_exit_is_no_error(bench):
 
 async def test_a14_orphans_of_many_processes_do_not_use_up_the_pids(bench):
     place = await bench.place(INSIDE, pids=16)
-    for _ in range(30):
+    for _ in range(20):
         ended = await bench.sh(INSIDE, "(sleep 0.1 &) ; echo ok", **place)
         assert ended.told == (0, b"ok\n", b"")
     await asyncio.sleep(0.3)

@@ -33,7 +33,7 @@ def numbered(size: int) -> bytes:
 
 @both
 async def test_d01_no_input_and_empty_input_are_an_end_at_once(bench, where):
-    for _ in range(2 if where == OWN else 8):
+    for _ in range(2 if where == OWN else 5):
         ends = (bench.run(where, "cat", stdin=stdin) for stdin in (None, b"", None, b""))
         for ended in await asyncio.gather(*ends):
             assert ended.told == (0, b"", b"")
@@ -74,7 +74,7 @@ async def test_d05_input_is_delivered_to_the_byte(bench, where, what):
 
 @both
 async def test_d06_nothing_that_is_printed_at_once_is_lost(bench, where):
-    batches, size = (3, 4) if where == OWN else (5, 8)
+    batches, size = (2, 4) if where == OWN else (3, 8)
     for _ in range(batches):
         ends = (bench.run(where, "echo", "hi", stdin=b"unread") for _ in range(size))
         assert [e.told for e in await asyncio.gather(*ends)] == [(0, b"hi\n", b"")] * size

@@ -121,7 +121,7 @@ async def test_c12_the_log_driver_is_our_own_choice_and_readable(bench, witness)
 
 @both
 async def test_c13_a_flood_ends_at_the_limit_and_everything_with_it(bench, where):
-    limit = 200_000  # of lines this short the engine hands on some ten thousand a second
+    limit = 60_000  # of lines this short the engine hands on some ten thousand a second
     ended = await bench.run(where, "yes", output=failing_at(limit))
     assert (ended.state, ended.reason) == (State.FAILED, reasons.OUTPUT_LIMIT_EXCEEDED)
     assert f"limit of {limit} bytes" in ended.message
@@ -135,7 +135,7 @@ def peak() -> int:
 
 async def test_c13_a_flood_that_ends_by_itself_costs_the_agent_no_memory(bench):
     before = peak()
-    script = "head -c 48m /dev/zero | tr '\\0' x; echo; echo end"
+    script = "head -c 32m /dev/zero | tr '\\0' x; echo; echo end"
     output = OutputPolicy(limit_bytes=1000)
     ended = await bench.sh(OWN, script, output=output, timeout_seconds=120)
     assert ended.how == (State.EXITED, reasons.SUCCEEDED, 0)

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import hashlib
 import itertools
+import subprocess
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -150,22 +151,22 @@ async def test_case_07_nothing_is_left_after_any_end(runner, sandbox, node, witn
     await until(lambda: not [*(node.run / "launch").glob("run-*")])
 
 
-async def test_case_08_what_a_run_changes_stays_in_it(runner, request_of, node, witness):
-    staged = StagedFile(path="f", content=b"before")
-    request = request_of("sh", "-c", "echo after > f; sleep 60", files=(staged,))
-    await runner.start(request)
+async def test_case_08_what_a_run_changes_stays_in_it(runner, request_of, node, witness, tmp_path):
+    given = tmp_path / "given"
+    given.write_bytes(b"before")
+    staged = StagedFile(path="f", content=given.read_bytes())
+    script = f"printf '%s%s' {SECRET[:8]} {SECRET[8:]} > f; cat f; echo; sleep 60"
+    await runner.start(request_of("sh", "-c", script, files=(staged,)))
+    await until_output(runner, f"{SECRET}\n".encode())
     (container,) = witness.containers(node.installation)
     mounts = witness.inspect(container)["Mounts"]
     assert [(m["Destination"], m["RW"]) for m in mounts if m["Type"] == "bind"] == [
         ("/.isolet", False)
     ]
-    assert staged.content == b"before"
-
-
-async def test_case_09_a_missing_image_is_an_error_and_is_not_pulled(runner, sandbox):
-    with pytest.raises(errors.Unavailable) as caught:
-        await runner.run_shell("true", sandbox(image="sha256:" + "0" * 64))
-    assert caught.value.reason == reasons.IMAGE_MISSING
+    assert given.read_bytes() == b"before"
+    written = files_with(SECRET, tmp_path, node.run)
+    # What it printed is kept, and shows that the search finds it; what it wrote is not.
+    assert {path.relative_to(node.root).parts[:2] for path in written} == {("state", "output")}
 
 
 @pytest.fixture
@@ -179,6 +180,16 @@ async def proxied(socket, tmp_path):
     await clear(node)
     await node.close()
     await upstream.stop()
+
+
+async def test_case_09_a_missing_image_is_an_error_and_is_not_pulled(proxied, sandbox, witness):
+    node, upstream = proxied
+    with pytest.raises(errors.Unavailable) as caught:
+        await ProcessRunner(node.service).run_shell("true", sandbox(image="sha256:" + "0" * 64))
+    assert caught.value.reason == reasons.IMAGE_MISSING
+    assert upstream.count("GET .*/images/sha256:000") > 0
+    assert upstream.count("POST .*/images/create") == 0
+    assert witness.containers(node.installation) == []
 
 
 async def test_case_10_an_engine_that_is_down_is_an_error(proxied, sandbox):
@@ -313,7 +324,7 @@ async def test_case_25_stdin_is_delivered_and_closed(runner, request_of, session
 # Cancel.
 
 
-async def test_case_26_a_program_that_ignores_term_is_dead_in_seconds(runner, request_of):
+async def test_case_26_a_program_that_ignores_term_is_dead_in_seconds(runner, request_of, witness):
     await runner.start(request_of("sh", "-c", "trap '' TERM; echo on; while :; do sleep 1; done"))
     await until_output(runner, b"on\n")
     began = time.monotonic()
@@ -321,6 +332,7 @@ async def test_case_26_a_program_that_ignores_term_is_dead_in_seconds(runner, re
     ended = await runner.wait("acme", "one")
     assert (ended.state, ended.reason) == (State.CANCELLED, reasons.CANCELLED)
     assert time.monotonic() - began < 5
+    assert not witness.inspect(ended.container_id)["State"]["Running"]
 
 
 async def test_case_27_a_cancel_waits_for_the_engines_word(proxied, request_of):
@@ -435,6 +447,31 @@ async def test_case_34_only_plain_files_at_plain_paths(runner, request_of):
         assert caught.value.reason == reasons.ARTIFACT_REJECTED, path
     for path in ("real/f", "hard"):
         assert (await runner.read_artifact("acme", "one", path)).content == b"ok\n"
+
+
+SPECIAL = {"fifo": ("p", 0o010666), "zero": ("c 1 5", 0o020666), "loop": ("b 7 0", 0o060666)}
+
+
+async def test_case_34_a_fifo_or_a_device_on_the_disk_is_rejected_at_once(runner, request_of, node):
+    """Planted: a FIFO that a program makes stays inside gVisor, and it can make no device."""
+    await runner.start(request_of("sh", "-c", "echo ok > plain", medium=Medium.DISK))
+    await runner.wait("acme", "one")
+    (loop,) = loops_below(node.root)
+    for path, (kind, mode) in SPECIAL.items():
+        for change in (f"mknod {path} {kind}", f"set_inode_field {path} mode 0{mode:o}"):
+            debugfs(loop, change)
+    for path in SPECIAL:
+        async with asyncio.timeout(20):
+            with pytest.raises(errors.Refused) as caught:
+                await runner.read_artifact("acme", "one", path)
+        assert caught.value.reason == reasons.ARTIFACT_REJECTED, path
+    assert (await runner.read_artifact("acme", "one", "plain")).content == b"ok\n"
+
+
+def debugfs(loop: str, change: str) -> None:
+    command = ("debugfs", "-w", "-R", change, f"/dev/{loop}")
+    done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
+    assert not done.stderr.partition("\n")[2], done.stderr  # its first line is its version
 
 
 async def test_case_35_missing_and_too_large(runner, request_of):

@@ -117,14 +117,16 @@ async def killable(agent: Agent, trap, witness) -> AsyncIterator[Host]:
     await client.close()
 
 
-async def start_and_die(host: Host, request, step: AgentStep) -> None:
-    """Start it, wait for the death, come back and say the same again."""
+async def start_and_die(host: Host, request, step: AgentStep) -> list[str]:
+    """Start it, wait for the death, come back and say the same again; what there was meanwhile."""
     await host.dies_at(step)
     with contextlib.suppress(errors.Unavailable):
         await host.runner.start(request)
     await host.is_dead()
+    left = host.witness.containers(host.agent.installation)
     await host.comes_back()
     await host.runner.start(request)
+    return left
 
 
 @pytest.mark.faults
@@ -141,10 +143,15 @@ async def test_case_13_to_18_a_host_that_dies_at(killable: Host, request_of, ste
         files=(StagedFile(path="f", content=b"staged\n"),),
         artifacts=("out/*",),
     )
-    await start_and_die(killable, request, step)
+    left = await start_and_die(killable, request, step)
     async with asyncio.timeout(60):
         ended = await killable.runner.wait("acme", "one")
     assert (ended.state, ended.exit_code) == (State.EXITED, 0), ended.message
+    assert len(left) == (OF_A_PROCESS.index(step) >= OF_A_PROCESS.index(AgentStep.CREATE_AFTER))
+    if step is AgentStep.DISPATCH_AFTER:  # only its removal proves that it never ran
+        assert left != [ended.container_id]
+    else:
+        assert set(left) <= {ended.container_id}  # adopted, not made again
     found = await killable.runner.read_output("acme", "one")
     assert (found.stdout, found.incomplete) == (b"staged\ndone\n", False)
     assert (await killable.runner.read_artifact("acme", "one", "out/r")).content == b"42\n"

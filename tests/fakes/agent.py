@@ -9,12 +9,20 @@ from datetime import UTC, datetime, timedelta
 
 from isolet.base import errors
 from isolet.wire.agent_api import Change, Snapshot
-from isolet.wire.checkpoint import CheckpointObserved, CheckpointStep, Grant, Manifest, Source
+from isolet.wire.checkpoint import (
+    CheckpointObserved,
+    CheckpointStep,
+    Grant,
+    Manifest,
+    Source,
+    StoreCopy,
+)
 from isolet.wire.execution import (
     ExecutionObserved,
     Outcome,
     State,
     Step,
+    Waiting,
 )
 from isolet.wire.node import Amounts, Image, NodeCondition, NodeObserved
 from isolet.wire.process import ProcessObserved, ProcessState
@@ -54,6 +62,16 @@ class FakeAgent:
         self.strays = ()
         self.refuse = None
         """An error that `put` raises."""
+        self.refuse_checkpoint = None
+        """An error that `put_checkpoint` raises."""
+        self.untakeable = False
+        """Whether Checkpoints fail from now on."""
+        self.stores = {}
+        """Object stores by name: uids that have a copy in each. Agents may share them."""
+        self.grants_hold = True
+        """Whether a grant of another agent lets this one read."""
+        self.sources = []
+        """Every `restore_from` that came with a message, as (uid, restore_from)."""
         self._bell = asyncio.Condition()
         self.connections = 0
 
@@ -132,10 +150,15 @@ class FakeAgent:
         if known is not None:
             if known.spec_digest != digest:
                 raise errors.Conflict("known with another spec")
+            self._note_source(wanted)
+            if known.waiting is not None and self.auto:
+                await self._begin(wanted)
+                known = self.records[wanted.uid]
             return await self._wish(known, wanted.state, wanted.generation)
         if wanted.uid in self.removed:
             raise errors.Conflict("has ended here before")
         self.puts.append(wanted)
+        self._note_source(wanted)
         self.sequence += 1
         record = observed(
             uid=wanted.uid,
@@ -149,8 +172,35 @@ class FakeAgent:
         self.records[wanted.uid] = record
         await self._ring()
         if self.auto:
-            await self.run(wanted.uid)
+            await self._begin(wanted)
         return self.records[wanted.uid]
+
+    def _note_source(self, wanted):
+        if getattr(wanted, "restore_from", None) is not None:
+            self.sources.append((wanted.uid, wanted.restore_from))
+
+    async def _begin(self, wanted):
+        """Run it, unless it starts from a Checkpoint that cannot be had."""
+        restore = getattr(wanted.spec, "restore", None)
+        if restore is not None and not self._can_restore(restore, wanted.restore_from):
+            why = Waiting(reason="CheckpointUnavailable", message="no copy can be read")
+            await self._store(self.records[wanted.uid], waiting=why)
+            return
+        if self.records[wanted.uid].waiting is not None:
+            await self._store(self.records[wanted.uid], waiting=None)
+        await self.run(wanted.uid)
+
+    def _can_restore(self, restore, found):
+        own = self.records.get(restore.checkpoint_uid)
+        if own is not None and own.on_node:
+            return True
+        if found is None:
+            return False
+        token = f"{restore.checkpoint_uid}/{self.name}"
+        if found.peer is not None and found.peer.grant.token == token and self.grants_hold:
+            return True
+        copy = found.in_store
+        return copy is not None and restore.checkpoint_uid in self.stores.get(copy.store, ())
 
     async def amend(self, uid, change, fence):
         await self._enter("amend", uid, fence)
@@ -187,15 +237,15 @@ class FakeAgent:
 
     async def put_checkpoint(self, wanted, fence):
         await self._enter("put_checkpoint", wanted.uid, fence)
-        if self.refuse is not None:
-            raise self.refuse
+        if self.refuse_checkpoint is not None:
+            raise self.refuse_checkpoint
         known = self.records.get(wanted.uid)
         if known is not None:
             if known.execution_uid != wanted.spec.execution_uid:
                 raise errors.Conflict("known with another spec")
             return known
         if wanted.uid in self.removed:
-            raise errors.Conflict("has ended here before")
+            raise errors.Conflict("has ended here before", reason="AlreadyEnded")
         self._known(wanted.spec.execution_uid)
         self.puts.append(wanted)
         self.sequence += 1
@@ -210,13 +260,18 @@ class FakeAgent:
             started_at=datetime.now(UTC).replace(microsecond=0),
         )
         await self._ring()
-        if self.auto:
+        if self.untakeable:
+            await self.fail_to_take(wanted.uid)
+        elif self.auto:
             await self.take(wanted.uid)
         return self.records[wanted.uid]
 
     async def take(self, uid, *, commit=None):
         """What is being taken is whole."""
         known, now = self.records[uid], datetime.now(UTC).replace(microsecond=0)
+        store = next(iter(sorted(self.stores)), None)
+        if store is not None:
+            self.stores[store].add(uid)
         host = next(w for w in self.puts if w.uid == known.execution_uid)
         spec = host.spec
         manifest = Manifest(
@@ -248,6 +303,7 @@ class FakeAgent:
             manifest=manifest,
             manifest_digest="sha256:" + "d" * 64,
             on_node=True,
+            in_store=StoreCopy(store=store, key=f"copies/{uid}") if store else None,
         )
 
     async def fail_to_take(self, uid, message="the workspace would not stand still"):
@@ -265,6 +321,7 @@ class FakeAgent:
         self.removed.add(uid)
         known = self.records.get(uid)
         gone = {"step": CheckpointStep.DISPOSED, "on_node": False, "nothing_left": True}
+        gone |= {"in_store": None}
         if known is None:
             self.sequence += 1
             known = CheckpointObserved(
@@ -277,6 +334,9 @@ class FakeAgent:
             )
         elif not self.auto or known.readers:
             gone = {}
+        if gone:
+            for copies in self.stores.values():
+                copies.discard(uid)
         return await self._store(known, removing=True, **gone)
 
     async def get_checkpoint(self, uid):
@@ -358,6 +418,7 @@ class FakeAgent:
             runtimes=("runsc",),
             media=("Memory", "Disk"),
             images=self.images,
+            object_stores=tuple(sorted(self.stores)),
             capacity=self.capacity,
             allocated=Amounts(executions=len(self.live)),
             strays=self.strays,

@@ -8,10 +8,12 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, assert_never
 
+from isolet.api import reasons
 from isolet.base import errors
 from isolet.operator.cache import ObjectCache
 from isolet.operator.events import Recorder
 from isolet.operator.kube import (
+    CHECKPOINTS,
     EXECUTIONS,
     OURS,
     PROCESSES,
@@ -30,12 +32,15 @@ from isolet.operator.tombstones import Tombstones
 from isolet.plan import actions as act
 from isolet.plan import binding
 from isolet.plan.model import Failure, failure_of
-from isolet.plan.objects import ObjectRef, Record
+from isolet.plan.objects import AnyRecord, ObjectRef
+from isolet.plan.restoring import GRANT_SECONDS
 from isolet.wire.base import Fence
+from isolet.wire.checkpoint import CheckpointWanted, Peer, RestoreFrom
 from isolet.wire.execution import Amendment, ExecutionWanted
 from isolet.wire.process import ProcessAmendment, ProcessWanted
 
 T = TypeVar("T")
+Wanted = ExecutionWanted | ProcessWanted | CheckpointWanted
 
 _BY_KIND = {kind.kind: kind for kind in OURS}
 
@@ -174,7 +179,8 @@ class Applier:
         link = self._link(action.node)
         agent = link.agent
         match action:
-            case act.Put(wanted=wanted):
+            case act.Put():
+                wanted = await self._with_source(action)
                 call = self._fenced(lambda fence: _put(agent, wanted, fence))
                 return await _learn(link, wanted.uid, Effect.AGENT_PUT, call)
             case act.Amend(uid=uid, change=change):
@@ -183,6 +189,40 @@ class Applier:
             case act.Remove(uid=uid, kind=kind):
                 call = self._fenced(lambda fence: _remove(agent, uid, kind, fence))
                 return await _learn(link, uid, Effect.AGENT_REMOVE, call)
+
+    async def _with_source(self, action: act.Put) -> Wanted:
+        """The message with the right to read its Checkpoint on another node.
+
+        The right is asked for here, so that it is in no plan, and nothing that tells of one.
+        """
+        wanted, source = action.wanted, action.source
+        if source is None or not isinstance(wanted, ExecutionWanted):
+            return wanted
+        peer = None
+        if source.peer:
+            try:
+                peer = await self._peer(source)
+            except errors.IsoletError as error:
+                if error.reason in (NOT_LEADER, NODE_BUSY):
+                    raise
+                if source.in_store is None:
+                    raise errors.Unavailable(
+                        f"node {source.peer}, which has the Checkpoint: {error.message}",
+                        reason=reasons.CHECKPOINT_UNAVAILABLE,
+                    ) from error
+        found = RestoreFrom(peer=peer, in_store=source.in_store)
+        return wanted.model_copy(update={"restore_from": found})
+
+    async def _peer(self, source: act.Source) -> Peer:
+        link = self._link(source.peer)
+        async with link.turn():
+            call = self._fenced(
+                lambda fence: link.agent.grant_checkpoint(
+                    source.checkpoint_uid, source.reader, GRANT_SECONDS, fence
+                )
+            )
+            grant = await at(Effect.AGENT_GRANT, call)
+        return Peer(node=source.peer_name, endpoint=source.endpoint, grant=grant)
 
     async def _remove_strays(self, action: act.RemoveStrays) -> None:
         link = self._link(action.node)
@@ -201,27 +241,33 @@ class Applier:
         return link
 
 
-async def _put(agent: Agent, wanted: ExecutionWanted | ProcessWanted, fence: Fence) -> Record:
+async def _put(agent: Agent, wanted: Wanted, fence: Fence) -> AnyRecord:
     if isinstance(wanted, ProcessWanted):
         return await agent.put_process(wanted, fence)
+    if isinstance(wanted, CheckpointWanted):
+        return await agent.put_checkpoint(wanted, fence)
     return await agent.put(wanted, fence)
 
 
 async def _amend(
     agent: Agent, uid: str, change: Amendment | ProcessAmendment, fence: Fence
-) -> Record:
+) -> AnyRecord:
     if isinstance(change, ProcessAmendment):
         return await agent.amend_process(uid, change, fence)
     return await agent.amend(uid, change, fence)
 
 
-async def _remove(agent: Agent, uid: str, kind: str, fence: Fence) -> Record:
+async def _remove(agent: Agent, uid: str, kind: str, fence: Fence) -> AnyRecord:
     if kind == PROCESSES.kind:
         return await agent.remove_process(uid, fence)
+    if kind == CHECKPOINTS.kind:
+        return await agent.remove_checkpoint(uid, fence)
     return await agent.remove(uid, fence)
 
 
-async def _learn(link: Link, uid: str, effect: Effect, call: Coroutine[Any, Any, Record]) -> bool:
+async def _learn(
+    link: Link, uid: str, effect: Effect, call: Coroutine[Any, Any, AnyRecord]
+) -> bool:
     """Make the call when the node has a turn for it; its answer is known before the next pass."""
     try:
         async with link.turn():

@@ -28,7 +28,7 @@ from isolet.operator.relist import Relist
 from isolet.operator.settings import Settings
 from isolet.operator.tombstones import Tombstones
 from isolet.plan.actions import Alert, EventType
-from isolet.plan.objects import ObjectRef, Record
+from isolet.plan.objects import AnyRecord, ObjectRef
 
 _log = log.get("operator")
 
@@ -84,6 +84,7 @@ class Operator:
         self.observer = Observer(
             self.cluster,
             self.cache,
+            self.index,
             self.nodes,
             self.classes,
             Namespaces(self.cluster, clock),
@@ -197,7 +198,7 @@ class Operator:
     def _object_changed(self, kind: Kind, key: Key, obj: Object | None, own: bool) -> None:
         self.bells.object_changed(kind, key, obj, own)
 
-    def _record_changed(self, record: Record) -> None:
+    def _record_changed(self, record: AnyRecord) -> None:
         self.bells.record_changed(record)
 
     def _node_accounted(self, name: str) -> None:

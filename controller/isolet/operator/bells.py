@@ -17,7 +17,7 @@ from isolet.operator.nodes import Nodes
 from isolet.operator.observe import ClassShelf
 from isolet.operator.queue import WorkQueue
 from isolet.plan import node, placement
-from isolet.plan.objects import Record, kind_of
+from isolet.plan.objects import AnyRecord, kind_of
 
 TURNS = 4
 """How many of those that wait for their turn are tried when one is free: some may not wait."""
@@ -123,8 +123,10 @@ class Bells:
         version that was looked at, so nothing else is new, and the pass has said when to look.
         """
         if kind in WORK:
+            before = self.index.restored_from.named_by(key)
             self.index.put(key, obj)
             self._ring_inside(key)
+            self._ring_checkpoints(key, before)
         elif kind is CLASSES:
             self.classes.changed()
             self.sweep.want()
@@ -133,12 +135,13 @@ class Bells:
         if not own:
             self.ring(key)
 
-    def record_changed(self, record: Record) -> None:
+    def record_changed(self, record: AnyRecord) -> None:
         """An agent's record of an object is new, different or gone."""
         if record.name:
             key = Key(kind_of(record), record.namespace, record.name)
             self.ring(key)
             self._ring_inside(key)
+            self._ring_checkpoints(key)
             if record.outcome is not None:
                 self._ring_beside(key)
 
@@ -188,6 +191,13 @@ class Bells:
         if host.kind == EXECUTIONS.kind:
             for key in self.index.inside(host):
                 self.ring(key)
+
+    def _ring_checkpoints(self, key: Key, before: Key | None = None) -> None:
+        """Ring across the ties between Executions and Checkpoints, which wait for each other."""
+        named = (self.index.restored_from.named_by(key), before)
+        found = {*self.index.taken_of.naming(key), *self.index.restored_from.naming(key)}
+        for other in found.union(other for other in named if other is not None):
+            self.ring(other)
 
     def _ring_beside(self, key: Key) -> None:
         """A Process has ended: another may have its turn in their Execution."""

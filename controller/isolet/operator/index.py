@@ -1,4 +1,4 @@
-"""Executions and Processes by where they are: bound to which node, or waiting for one.
+"""Objects by where they are, bound to which node or waiting for one, and by whom they speak of.
 
 Kept up to date by the cache, key by key. What a pass has decided to bind counts from that moment
 (`assume`), before the API server has answered: two passes never promise the same room.
@@ -13,7 +13,7 @@ from typing import Any
 import pydantic
 
 from isolet.api import conditions, meta
-from isolet.operator.kube import EXECUTIONS, PROCESSES, Key, Object
+from isolet.operator.kube import CHECKPOINTS, EXECUTIONS, PROCESSES, Key, Object
 from isolet.plan import binding
 from isolet.plan.objects import Facts
 from isolet.plan.placement import Pending
@@ -33,21 +33,55 @@ class Bound:
 
 @dataclass(slots=True)
 class Waiting:
-    """An object without one, that is to be placed: a Process in an Execution never is."""
+    """An object without one, that is to be placed: what goes to its Execution's node never is."""
 
     uid: str
     created_at: datetime
 
 
 @dataclass
+class Ties:
+    """Which unfinished objects name which other one, and whether each has started."""
+
+    _to: dict[Key, Key] = field(default_factory=dict)
+    _from: dict[Key, dict[Key, bool]] = field(default_factory=dict)
+
+    def join(self, key: Key, other: Key, *, started: bool) -> None:
+        """`key` names `other`."""
+        self._to[key] = other
+        self._from.setdefault(other, {})[key] = started
+
+    def leave(self, key: Key) -> None:
+        """`key` names nothing any more."""
+        other = self._to.pop(key, None)
+        if other is None:
+            return
+        siblings = self._from[other]
+        siblings.pop(key, None)
+        if not siblings:
+            del self._from[other]
+
+    def named_by(self, key: Key) -> Key | None:
+        """What `key` names."""
+        return self._to.get(key)
+
+    def naming(self, other: Key) -> Mapping[Key, bool]:
+        """Those that name `other`, and whether each has started."""
+        return self._from.get(other, {})
+
+
+@dataclass
 class Index:
-    """The two, by key and by node."""
+    """All of them, by key and by node."""
 
     bound: dict[Key, Bound] = field(default_factory=dict)
     waiting: dict[Key, Waiting] = field(default_factory=dict)
-    _hosts: dict[Key, Key] = field(default_factory=dict)
-    _inside: dict[Key, dict[Key, bool]] = field(default_factory=dict)
-    """Processes by their Execution, and whether each has started."""
+    inside_of: Ties = field(default_factory=Ties)
+    """Processes and their Executions."""
+    taken_of: Ties = field(default_factory=Ties)
+    """Checkpoints and the Executions that they are taken from."""
+    restored_from: Ties = field(default_factory=Ties)
+    """Executions and the Checkpoints that they start from."""
     _by_node: dict[str, set[Key]] = field(default_factory=dict)
     _assumed: dict[str, tuple[str, binding.Binding]] = field(default_factory=dict)
 
@@ -57,45 +91,62 @@ class Index:
         if old is not None:
             self._by_node[old.node].discard(key)
         self.waiting.pop(key, None)
-        self._unjoin(key)
+        for ties in (self.inside_of, self.taken_of, self.restored_from):
+            ties.leave(key)
         if obj is None:
             return
         metadata, spec = obj["metadata"], obj.get("spec") or {}
-        node, finished = spec.get("nodeName") or "", is_finished(obj)
-        if key.kind == PROCESSES.kind and not finished:
+        node, finished = spec.get("nodeName") or "", is_finished(obj, key.kind)
+        if not finished:
             self._join(key, spec, started=bool((obj.get("status") or {}).get("startTime")))
         if node:
             self._assumed.pop(metadata["uid"], None)
             found = None if finished else _binding(metadata)
             self.bound[key] = Bound(metadata["uid"], node, finished, found)
             self._by_node.setdefault(node, set()).add(key)
-        elif not finished and "deletionTimestamp" not in metadata and key not in self._hosts:
+        elif not finished and "deletionTimestamp" not in metadata and self._is_placed(key):
             created = datetime.fromisoformat(metadata.get("creationTimestamp") or _EPOCH)
             self.waiting[key] = Waiting(metadata["uid"], created)
 
     def inside(self, host: Key) -> Iterator[Key]:
         """Processes that name this Execution and have not finished."""
-        return iter(tuple(self._inside.get(host, ())))
+        return iter(tuple(self.inside_of.naming(host)))
 
     def beside(self, key: Key) -> Iterator[Key]:
         """Processes of the same Execution that have not started."""
-        siblings = self._inside.get(self._hosts.get(key, key), {})
+        siblings = self.inside_of.naming(self.inside_of.named_by(key) or key)
         return iter([k for k, started in siblings.items() if not started and k != key])
 
-    def _join(self, key: Key, spec: Mapping[str, Any], *, started: bool) -> None:
-        name = (spec.get("executionRef") or {}).get("name")
-        if name:
-            host = Key(EXECUTIONS.kind, key.namespace, name)
-            self._hosts[key] = host
-            self._inside.setdefault(host, {})[key] = started
+    def restoring(self, checkpoint: Key, uid: str) -> Iterator[Key]:
+        """Executions that are bound to start from this Checkpoint and are not written as started.
 
-    def _unjoin(self, key: Key) -> None:
-        host = self._hosts.pop(key, None)
-        if host is not None:
-            others = self._inside[host]
-            others.pop(key, None)
-            if not others:
-                del self._inside[host]
+        Those that a pass has decided to bind are among them.
+        """
+        for key, started in tuple(self.restored_from.naming(checkpoint).items()):
+            bound = None if started else self._binding_of(key)
+            pinned = bound.pinned.restored if bound is not None and bound.pinned else None
+            if pinned is not None and pinned.uid == uid:
+                yield key
+
+    def _binding_of(self, key: Key) -> binding.Binding | None:
+        bound, waiting = self.bound.get(key), self.waiting.get(key)
+        if bound is not None:
+            return bound.binding
+        assumed = self._assumed.get(waiting.uid) if waiting is not None else None
+        return assumed[1] if assumed is not None else None
+
+    def _is_placed(self, key: Key) -> bool:
+        return key.kind != CHECKPOINTS.kind and self.inside_of.named_by(key) is None
+
+    def _join(self, key: Key, spec: Mapping[str, Any], *, started: bool) -> None:
+        source = (spec.get("executionRef") or {}).get("name")
+        origin = (spec.get("restoreFrom") or {}).get("checkpointName")
+        if source:
+            ties = self.inside_of if key.kind == PROCESSES.kind else self.taken_of
+            ties.join(key, Key(EXECUTIONS.kind, key.namespace, source), started=started)
+        if origin:
+            other = Key(CHECKPOINTS.kind, key.namespace, origin)
+            self.restored_from.join(key, other, started=started)
 
     def on(self, node: str) -> Iterator[Key]:
         """Objects bound to a node, finished ones included."""
@@ -134,12 +185,19 @@ class Index:
 
     def in_use(self) -> Mapping[str, int]:
         """How many objects each namespace has bound and unfinished."""
-        return Counter(key.namespace for key, item in self.bound.items() if not item.finished)
+        return Counter(
+            key.namespace
+            for key, item in self.bound.items()
+            if not item.finished and key.kind != CHECKPOINTS.kind
+        )
 
 
-def is_finished(obj: Object) -> bool:
+def is_finished(obj: Object, kind: str = EXECUTIONS.kind) -> bool:
     """Whether the outcome is written."""
-    listed = (obj.get("status") or {}).get("conditions") or ()
+    status = obj.get("status") or {}
+    if kind == CHECKPOINTS.kind:
+        return bool(status.get("completionTime"))
+    listed = status.get("conditions") or ()
     return any(
         item.get("type") == conditions.FINISHED and item.get("status") == "True" for item in listed
     )

@@ -39,7 +39,7 @@ CHECKPOINTS = _ours("checkpoints", "Checkpoint")
 CLASSES = _ours("executionclasses", "ExecutionClass", namespaced=False)
 NODES = _ours("executionnodes", "ExecutionNode", namespaced=False)
 OURS = (EXECUTIONS, PROCESSES, CHECKPOINTS, CLASSES, NODES)
-WORK = (EXECUTIONS, PROCESSES)
+WORK = (EXECUTIONS, PROCESSES, CHECKPOINTS)
 """Kinds that are bound to a node, and whose uids agents hold."""
 
 NAMESPACES = Kind("", "v1", "namespaces", "Namespace", namespaced=False)

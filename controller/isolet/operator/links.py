@@ -16,8 +16,9 @@ from typing import Protocol
 from isolet.base import errors, log
 from isolet.base.clock import Clock
 from isolet.plan.model import Absent, Contact, Fact, Known, Unknown
-from isolet.plan.objects import Record
+from isolet.plan.objects import AnyRecord, Record
 from isolet.wire.agent_api import AgentAPI, Change, Snapshot
+from isolet.wire.checkpoint import CheckpointObserved
 from isolet.wire.node import NodeObserved
 
 _log = log.get("operator.nodes")
@@ -71,7 +72,7 @@ class Link:
     endpoint: NodeEndpoint
     agent: Agent
     clock: Clock
-    changed: Callable[[Record], None]
+    changed: Callable[[AnyRecord], None]
     """A record is new, different, or gone (then it is the last one)."""
     accounted: Callable[[str], None]
     """The account of the node of this name differs from before, or contact came or went."""
@@ -80,7 +81,7 @@ class Link:
     """How many calls of the operator may be under way at once."""
 
     report: NodeObserved | None = None
-    records: dict[str, Record] = field(default_factory=dict)
+    records: dict[str, AnyRecord] = field(default_factory=dict)
     synced: bool = False
     epoch: str = ""
     heard_at: float | None = None
@@ -122,15 +123,23 @@ class Link:
         )
 
     def record(self, uid: str) -> Fact[Record]:
-        """What is known of the agent's record of `uid`."""
+        """What is known of the agent's record of a piece of work."""
         known = self.records.get(uid)
-        if known is not None:
-            return Known(known)
+        if known is None or isinstance(known, CheckpointObserved):
+            return self._nothing()
+        return Known(known)
+
+    def checkpoint(self, uid: str) -> Fact[CheckpointObserved]:
+        """What is known of the agent's record of a Checkpoint."""
+        known = self.records.get(uid)
+        return Known(known) if isinstance(known, CheckpointObserved) else self._nothing()
+
+    def _nothing(self) -> Absent | Unknown:
         if self.synced:
             return Absent()
         return Unknown(self.problem or f"the agent of node {self.name} was not read yet")
 
-    def learn(self, record: Record) -> bool:
+    def learn(self, record: AnyRecord) -> bool:
         """Take in an answer or a change unless a newer one is known; returns whether it was."""
         self._hear()
         known = self.records.get(record.uid)
@@ -202,7 +211,7 @@ class Link:
         if change.epoch != self.epoch:
             raise BeginAgain
         self._hear()
-        for record in (change.execution, change.process):
+        for record in (change.execution, change.process, change.checkpoint):
             if record is not None:
                 self.learn(record)
         if change.node_changed:
@@ -249,9 +258,10 @@ class Link:
         if snapshot.epoch != self.epoch:
             raise BeginAgain
         old = self.records
-        new: dict[str, Record] = {}
+        new: dict[str, AnyRecord] = {}
         new |= {record.uid: record for record in snapshot.executions}
         new |= {record.uid: record for record in snapshot.processes}
+        new |= {record.uid: record for record in snapshot.checkpoints}
         for uid, record in old.items():
             listed = new.get(uid)
             if record.sequence > (snapshot.sequence if listed is None else listed.sequence):

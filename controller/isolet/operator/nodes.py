@@ -17,8 +17,8 @@ from isolet.operator.index import Index
 from isolet.operator.kube import Object, version_of
 from isolet.operator.links import Agent, Link, LinkTimes, NodeEndpoint
 from isolet.plan import node, placement
-from isolet.plan.model import Contact, NodeFacts, OrphanNode
-from isolet.plan.objects import Record
+from isolet.plan.model import Contact, NodeFacts, OrphanNode, Unknown
+from isolet.plan.objects import AnyRecord
 from isolet.wire.node import Amounts
 
 _log = log.get("operator.nodes")
@@ -45,7 +45,7 @@ class Nodes:
     connect: Connect
     clock: Clock
     index: Index
-    changed: Callable[[Record], None]
+    changed: Callable[[AnyRecord], None]
     accounted: Callable[[str], None]
     times: LinkTimes = field(default_factory=LinkTimes)
     calls: int = 8
@@ -119,13 +119,18 @@ class Nodes:
         link = self.link(name)
         return link is not None and node.is_heard(link.contact())
 
-    def facts(self, uid: str, *, placing: bool) -> tuple[NodeFacts, ...]:
-        """Every node, as a pass over the object `uid` sees it.
+    def facts(
+        self, uid: str, *, placing: bool = False, checkpoint: str = ""
+    ) -> tuple[NodeFacts, ...]:
+        """Every node, as a pass over an object sees it.
 
-        What is promised is only counted for a pass that may choose a node.
+        Args:
+            uid: of the work; empty in a pass over a Checkpoint.
+            placing: whether a node may be chosen: only then is counted what is promised.
+            checkpoint: uid of the Checkpoint in question, if there is one.
         """
         return tuple(
-            self._facts(uid, entry.object, entry.link, placing=placing)
+            self._facts(uid, entry.object, entry.link, placing=placing, checkpoint=checkpoint)
             for entry in self._entries.values()
             if entry.object is not None
         )
@@ -145,7 +150,13 @@ class Nodes:
         )
 
     def _facts(
-        self, uid: str, obj: executionnode.ExecutionNode, link: Link | None, *, placing: bool
+        self,
+        uid: str,
+        obj: executionnode.ExecutionNode,
+        link: Link | None,
+        *,
+        placing: bool,
+        checkpoint: str,
     ) -> NodeFacts:
         if link is None:
             return NodeFacts(object=obj)
@@ -159,6 +170,7 @@ class Nodes:
             reachable=node.is_heard(link.contact()),
             synced=link.synced,
             record=link.record(uid),
+            checkpoint=link.checkpoint(checkpoint) if checkpoint else Unknown(),
             promised=promised,
         )
 

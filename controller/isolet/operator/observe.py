@@ -17,8 +17,9 @@ from isolet.api import executionclass
 from isolet.base import errors, log
 from isolet.base.clock import Clock
 from isolet.operator.cache import ObjectCache
-from isolet.operator.index import is_finished
+from isolet.operator.index import Index, is_finished
 from isolet.operator.kube import (
+    CHECKPOINTS,
     CLASSES,
     CONFIG_MAPS,
     EXECUTIONS,
@@ -31,8 +32,9 @@ from isolet.operator.kube import (
     Object,
 )
 from isolet.operator.nodes import Nodes
-from isolet.plan import binding, model, objects, values
+from isolet.plan import binding, model, objects, restoring, values
 from isolet.plan.model import Absent, Fact, Host, Input, InputRef, Known, Unknown
+from isolet.wire.execution import Step
 
 _log = log.get("operator.observe")
 
@@ -114,6 +116,7 @@ class Observer:
 
     cluster: Cluster
     cache: ObjectCache
+    index: Index
     nodes: Nodes
     classes: ClassShelf
     namespaces: Namespaces
@@ -131,20 +134,32 @@ class Observer:
         return Fetched(obj, facts, labels, inputs)
 
     def observe(
-        self, kind: Kind, obj: Object, fetched: Fetched, failure: model.Failure | None
+        self,
+        kind: Kind,
+        obj: Object,
+        fetched: Fetched,
+        failure: model.Failure | None,
+        granted_at: datetime | None = None,
     ) -> model.Observed:
         """Everything as of now.
 
         Does not wait, so that no other pass comes between it and what its plan promises.
         """
         facts = fetched.facts if fetched.obj is obj else objects.read(kind.kind, obj)
+        checkpoint = self._checkpoint(facts)
         return model.Observed(
             object=facts,
-            host=self._host(facts),
+            host=self._host(facts, facts.host),
+            checkpoint=checkpoint,
+            granted_at=granted_at,
             namespace_labels=fetched.labels,
             classes=self.classes.all(),
             inputs=fetched.inputs,
-            nodes=self.nodes.facts(facts.uid, placing=not (facts.node_name or facts.host)),
+            nodes=self.nodes.facts(
+                facts.uid,
+                placing=not (facts.node_name or facts.host),
+                checkpoint=_checkpoint_uid(facts, checkpoint),
+            ),
             nodes_complete=self.cache.complete(NODES) and self.nodes.readable,
             leader_since=self.leader_since,
             installation=self.installation,
@@ -152,11 +167,52 @@ class Observer:
             now=self.clock.now(),
         )
 
-    def _host(self, facts: objects.Work) -> Fact[Host]:
-        """The Execution that a Process names."""
-        if facts.host is None:
+    def observe_checkpoint(
+        self, obj: Object, failure: model.Failure | None
+    ) -> model.CheckpointPass:
+        """Everything that a pass over a Checkpoint knows, as of now. Nothing has to be fetched."""
+        facts = objects.read_checkpoint(obj)
+        return model.CheckpointPass(
+            object=facts,
+            source=self._host(facts, facts.source or None),
+            restoring=self._restoring(facts),
+            nodes=self.nodes.facts("", checkpoint=facts.uid),
+            nodes_complete=self.cache.complete(NODES) and self.nodes.readable,
+            leader_since=self.leader_since,
+            installation=self.installation,
+            failure=failure,
+            now=self.clock.now(),
+        )
+
+    def _restoring(self, facts: objects.CheckpointFacts) -> tuple[str, ...]:
+        """Executions that start from it, but for those whose agents say that they have begun."""
+        key = Key(CHECKPOINTS.kind, facts.namespace, facts.metadata.name)
+        return tuple(
+            found.name for found in self.index.restoring(key, facts.uid) if not self._began(found)
+        )
+
+    def _began(self, key: Key) -> bool:
+        bound = self.index.bound.get(key)
+        link = self.nodes.link(bound.node) if bound is not None else None
+        record = link.record(bound.uid) if link is not None and bound is not None else None
+        return isinstance(record, Known) and record.value.step is not Step.RECORDED
+
+    def _checkpoint(self, facts: objects.Work) -> Fact[objects.CheckpointFacts]:
+        """The Checkpoint that an Execution starts from."""
+        name = facts.sought.restore_from if facts.sought is not None else None
+        if name is None:
             return _NOT_NEEDED
-        obj = self.cache.get(Key(EXECUTIONS.kind, facts.namespace, facts.host))
+        obj = self.cache.get(Key(CHECKPOINTS.kind, facts.namespace, name))
+        if obj is None:
+            complete = self.cache.complete(CHECKPOINTS)
+            return Absent() if complete else Unknown("the Checkpoints were not listed yet")
+        return Known(objects.read_checkpoint(obj))
+
+    def _host(self, facts: objects.Facts, name: str | None) -> Fact[Host]:
+        """The Execution that a Process or a Checkpoint names."""
+        if name is None:
+            return _NOT_NEEDED
+        obj = self.cache.get(Key(EXECUTIONS.kind, facts.namespace, name))
         if obj is None:
             complete = self.cache.complete(EXECUTIONS)
             return Absent() if complete else Unknown("the Executions were not listed yet")
@@ -192,6 +248,14 @@ class Observer:
             # The message names the object and the cause, never a value.
             return Unknown(error.message)
         return Known(read_input(ref, obj))
+
+
+def _checkpoint_uid(facts: objects.Work, found: Fact[objects.CheckpointFacts]) -> str:
+    """Which Checkpoint it is about: the one that was pinned, else the one of that name now."""
+    pinned = restoring.restored(binding.read(facts))
+    if pinned is not None:
+        return pinned.uid
+    return found.value.uid if isinstance(found, Known) else ""
 
 
 def read_input(ref: InputRef, obj: Object) -> Input:

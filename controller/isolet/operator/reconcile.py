@@ -7,9 +7,11 @@ says up to the first failure, writes the status the plan derived, and says when 
 import contextlib
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from datetime import datetime
 
 import pydantic
 
+from isolet.api.checkpoint import CheckpointStatus
 from isolet.base import errors, log
 from isolet.base.clock import Clock
 from isolet.operator.apply import Applier, Outcome
@@ -32,9 +34,9 @@ from isolet.operator.observe import Observer
 from isolet.operator.publish import publish
 from isolet.operator.queue import Again
 from isolet.operator.steps import Effect
-from isolet.operator.unsupported import status_of
 from isolet.plan import actions as act
-from isolet.plan import binding, execution, model, node
+from isolet.plan import binding, checkpoint_object, execution, model, node
+from isolet.plan.objects import AnyStatus
 from isolet.plan.status import decided
 
 _log = log.get("operator.pass")
@@ -55,11 +57,19 @@ class Memory:
     """The last pass's failure, with the uid it is about."""
     flags: dict[Key, frozenset[act.Flag]] = field(default_factory=dict)
     """For metrics."""
+    grants: dict[Key, tuple[str, datetime]] = field(default_factory=dict)
+    """When an Execution's node last got the right to read its Checkpoint; with its uid."""
 
     def forget(self, key: Key) -> None:
         """The object is gone."""
         self.failures.pop(key, None)
         self.flags.pop(key, None)
+        self.grants.pop(key, None)
+
+    def granted_at(self, key: Key, uid: str) -> datetime | None:
+        """When that was, unless it was a namesake's."""
+        known = self.grants.get(key)
+        return known[1] if known is not None and known[0] == uid else None
 
     def failure(self, key: Key, uid: str) -> model.Failure | None:
         """What failed last time, unless that was a namesake's."""
@@ -135,8 +145,22 @@ class Reconciler:
         uid = uid_of(obj)
         # From here to the first write nothing waits: what a plan promises is counted before any
         # other pass looks.
-        seen = self.observer.observe(kind, obj, fetched, self.memory.failure(key, uid))
-        plan = execution.plan(seen)
+        seen = self.observer.observe(
+            kind,
+            obj,
+            fetched,
+            self.memory.failure(key, uid),
+            self.memory.granted_at(key, uid),
+        )
+        return await self._carry_out(kind, key, obj, execution.plan(seen))
+
+    async def _checkpoint(self, key: Key, obj: Object) -> Again:
+        seen = self.observer.observe_checkpoint(obj, self.memory.failure(key, uid_of(obj)))
+        return await self._carry_out(CHECKPOINTS, key, obj, checkpoint_object.plan(seen))
+
+    async def _carry_out(self, kind: Kind, key: Key, obj: Object, plan: act.Plan) -> Again:
+        """Do what a plan says and write its status; nothing waits before the first effect."""
+        uid = uid_of(obj)
         self._assume(uid, plan)
         try:
             outcome = await self.applier.apply(plan.actions)
@@ -151,7 +175,7 @@ class Reconciler:
             current = outcome.obj or obj
             wrote = await publish(self.cluster, self.cache, kind, current, plan.status)
             # From here on the plan is another: what comes after the end has times of its own.
-            ended = wrote and decided(plan.status)
+            ended = wrote and _is_over(plan.status)
         if outcome.failure is not None:
             return Again(failed=True, after=outcome.failure.retry_after)
         return Again(after=SOON if outcome.learned or ended else self._delay(plan))
@@ -172,6 +196,8 @@ class Reconciler:
         elif not self.applier.is_transient(outcome):
             self.memory.failures[key] = uid, outcome.failure
         for action in outcome.done:
+            if isinstance(action, act.Put) and action.source is not None:
+                self.memory.grants[key] = uid, self.clock.now()
             if not isinstance(action, act.Emit):
                 _log.info("done", extra={"key": str(key), "uid": uid, "action": _told(action)})
         if outcome.failure is not None:
@@ -216,14 +242,11 @@ class Reconciler:
         await self.applier.apply(plan.actions)
         return Again(after=plan.look_again_in)
 
-    async def _checkpoint(self, key: Key, obj: Object) -> Again:
-        return await self._unsupported(CHECKPOINTS, obj)
 
-    async def _unsupported(self, kind: Kind, obj: Object) -> Again:
-        if not obj["metadata"].get("deletionTimestamp"):
-            status = status_of(kind, obj, self.clock.now())
-            await publish(self.cluster, self.cache, kind, obj, status)
-        return Again()
+def _is_over(status: AnyStatus) -> bool:
+    if isinstance(status, CheckpointStatus):
+        return status.completion_time is not None
+    return decided(status)
 
 
 def _retry_after(error: errors.IsoletError) -> float | None:

@@ -31,6 +31,7 @@ class Effect(StrEnum):
     AGENT_PUT = "operator.agent.put"
     AGENT_AMEND = "operator.agent.amend"
     AGENT_REMOVE = "operator.agent.remove"
+    AGENT_GRANT = "operator.agent.grant"
     AGENT_REMOVE_STRAYS = "operator.agent.remove-strays"
 
     @property

@@ -12,7 +12,8 @@ from enum import StrEnum
 
 from isolet.api import execution, executionnode
 from isolet.plan.model import Held, Tombstone
-from isolet.plan.objects import ObjectRef, Status
+from isolet.plan.objects import AnyStatus, ObjectRef
+from isolet.wire.checkpoint import CheckpointWanted, StoreCopy
 from isolet.wire.execution import Amendment, ExecutionWanted
 from isolet.wire.process import ProcessAmendment, ProcessWanted
 
@@ -33,12 +34,30 @@ class Bind:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Source:
+    """Where the content of a Checkpoint can be had from, beside the node's own copy."""
+
+    checkpoint_uid: str
+    reader: str = ""
+    """Name in the certificate of the agent that will read."""
+    peer: str = ""
+    """Node with a copy whose agent is asked for a grant, right before the message goes."""
+    peer_name: str = ""
+    """Name in the certificate of that node's agent."""
+    endpoint: str = ""
+    """Where that agent listens."""
+    in_store: StoreCopy | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Put:
-    """`AgentAPI.put` or `put_process`. Only ever after the binding is stored."""
+    """`AgentAPI.put` or its like for other kinds. Only ever after the binding is stored."""
 
     node: str
-    wanted: ExecutionWanted | ProcessWanted = field(repr=False)
+    wanted: ExecutionWanted | ProcessWanted | CheckpointWanted = field(repr=False)
     """Holds the values of env, stdin and files."""
+    source: Source | None = None
+    """What becomes `restore_from`. A plan holds no grant: none can get into a log from here."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,7 +71,7 @@ class Amend:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Remove:
-    """`AgentAPI.remove` or `remove_process`."""
+    """`AgentAPI.remove` or its like for other kinds."""
 
     node: str
     uid: str
@@ -162,7 +181,7 @@ class Plan:
     """
 
     actions: tuple[Action, ...] = ()
-    status: Status
+    status: AnyStatus
     """The whole status as it is now known."""
     write_status: bool = False
     """Whether `status` differs from the stored one in something worth a write now."""

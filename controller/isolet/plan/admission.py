@@ -11,11 +11,13 @@ from dataclasses import dataclass
 import pydantic
 
 from isolet.api import bounds, executionclass, reasons
+from isolet.api.checkpoint import CheckpointStatus
 from isolet.base import imageref, quantity
-from isolet.plan import values
+from isolet.plan import restoring, values
 from isolet.plan.binding import Pinned
 from isolet.plan.model import Absent, Known, Observed
 from isolet.plan.objects import ExecutionFacts, Sought, Work
+from isolet.plan.restoring import Origin
 from isolet.plan.values import PinnedInput, Refusal, Wait
 from isolet.wire.execution import Medium, Resources
 
@@ -30,6 +32,13 @@ class Case:
     class_name: str
     namespace: str
     labels: Mapping[str, str]
+    origin: Origin | None = None
+    """The Checkpoint that it starts from."""
+
+    @property
+    def checkpoint(self) -> CheckpointStatus:
+        """What that Checkpoint gives where the object gives nothing itself."""
+        return self.origin.status if self.origin is not None else CheckpointStatus()
 
     @property
     def deadline(self) -> str:
@@ -49,6 +58,9 @@ def admit(seen: Observed) -> Pinned | Refusal | Wait:
     found = resolve_class(sought, seen)
     if isinstance(found, Wait):
         return found
+    origin = restoring.origin(seen, sought.restore_from) if sought.restore_from else None
+    if isinstance(origin, Refusal | Wait):
+        return origin
     labels = seen.namespace_labels
     if not isinstance(labels, Known):
         gone = isinstance(labels, Absent)
@@ -60,6 +72,7 @@ def admit(seen: Observed) -> Pinned | Refusal | Wait:
         class_name=found.metadata.name,
         namespace=seen.object.metadata.namespace or "",
         labels=labels.value,
+        origin=origin,
     )
     for check in CHECKS:
         refusal = check(case)
@@ -93,8 +106,16 @@ def resolve_class(sought: Sought, seen: Observed) -> executionclass.ExecutionCla
 
 
 def image_of(case: Case) -> str | None:
-    """The image as the object or else the class names it."""
-    return case.sought.image or case.rules.images.default
+    """The image as the object names it, or else its Checkpoint, or else the class."""
+    return case.sought.image or case.checkpoint.image or case.rules.images.default
+
+
+def runs_as(case: Case, image: str) -> str:
+    """What a node is asked to have: of a Checkpoint's tag, the image that stood for it then."""
+    taken = case.checkpoint.image_id
+    if case.sought.image is None and taken is not None and not imageref.is_pinned(image):
+        return taken
+    return image
 
 
 def asks_for_what_comes_later(case: Case) -> Refusal | None:
@@ -138,8 +159,10 @@ def image_is_not_allowed(case: Case) -> Refusal | None:
 
 
 def resources_of(case: Case) -> bounds.Resources:
-    """The object's own bounds, completed from the class."""
-    return bounds.merged(case.sought.resources, case.rules.resources.default)
+    """The object's own bounds, completed from its Checkpoint and then from the class."""
+    return bounds.merged(
+        case.sought.resources, case.checkpoint.resources, case.rules.resources.default
+    )
 
 
 def resources_are_incomplete(case: Case) -> Refusal | None:
@@ -176,6 +199,18 @@ def mounts_do_not_fit_memory(case: Case) -> Refusal | None:
         reasons.INVALID_SPEC,
         f"{case.sought.where}resources: tmp, shm and a Memory workspace are memory: together they"
         " must fit into resources.memory",
+    )
+
+
+def content_does_not_fit(case: Case) -> Refusal | None:
+    """What is in the Checkpoint must find room in the workspace."""
+    size, room = case.checkpoint.size_bytes, resources_of(case).workspace
+    if case.origin is None or size is None or room is None or size <= quantity.to_bytes(room):
+        return None
+    return Refusal(
+        reasons.CHECKPOINT_TOO_LARGE,
+        f"{case.sought.where}resources.workspace {room} is smaller than Checkpoint"
+        f" {case.origin.restored.name}, which holds {size} bytes",
     )
 
 
@@ -255,6 +290,7 @@ CHECKS: tuple[Check, ...] = (
     resources_are_incomplete,
     resources_are_over_the_maximum,
     mounts_do_not_fit_memory,
+    content_does_not_fit,
     medium_is_not_allowed,
     retention_is_over_the_maximum,
     deadlines_are_over_the_maximum,
@@ -283,7 +319,7 @@ def _pin(
             class_uid=found.metadata.uid,
             class_generation=found.metadata.generation,
             image=image,
-            run=image,
+            run=runs_as(case, image),
             runtime=rules.runtime_handler,
             user=str(rules.user),
             resources=to_wire(resources_of(case)),
@@ -294,6 +330,7 @@ def _pin(
             default_deadline_seconds=rules.deadlines.default_seconds,
             maximum_deadline_seconds=rules.deadlines.maximum_seconds,
             idle_timeout_seconds=idle_timeout_of(case),
+            restored=case.origin.restored if case.origin else None,
             inputs=inputs,
         )
     except (pydantic.ValidationError, ValueError):

@@ -13,7 +13,7 @@ import pydantic
 
 from isolet.api import meta, reasons
 from isolet.plan.model import Fact, Known
-from isolet.plan.objects import ExecutionFacts, Facts, Record, Work
+from isolet.plan.objects import AnyRecord, ExecutionFacts, Facts, Work
 from isolet.plan.values import PinnedInput
 from isolet.wire.base import Wire
 from isolet.wire.execution import Amendment, Medium, Resources, State
@@ -22,6 +22,15 @@ from isolet.wire.process import ProcessAmendment, ProcessState
 
 ANNOTATION = f"{meta.GROUP}/binding"
 """Set by Isolet's own service accounts only."""
+
+
+class Restored(Wire):
+    """The Checkpoint that a workspace starts with."""
+
+    name: str
+    uid: str
+    manifest_digest: str
+    content_digest: str
 
 
 class Pinned(Wire):
@@ -45,6 +54,7 @@ class Pinned(Wire):
     """Holds where the object gives none."""
     maximum_deadline_seconds: int
     idle_timeout_seconds: int | None = None
+    restored: Restored | None = None
     inputs: tuple[PinnedInput, ...] = ()
 
 
@@ -62,6 +72,16 @@ class Inside(Wire):
 Effective = Pinned | Inside
 
 
+class Taking(Wire):
+    """Whose workspace a Checkpoint holds."""
+
+    execution_name: str
+    execution_uid: str
+    """One that is made later under the same name is another Execution."""
+    image: str
+    """As the Execution asked for it: its agent only knows the id that a tag stood for."""
+
+
 class Binding(Wire):
     """The annotation's value."""
 
@@ -77,6 +97,8 @@ class Binding(Wire):
     """In place of `pinned`, of a Process that has no sandbox of its own. With neither the object
     was adopted from an agent that has it, and could not be resolved anew: the spec is then never
     sent."""
+    taking: Taking | None = None
+    """Of a Checkpoint."""
 
     @property
     def effective(self) -> Effective | None:
@@ -111,7 +133,7 @@ def demand(pinned: Pinned | None) -> Amounts:
     )
 
 
-def needs_values(record: Fact[Record]) -> bool:
+def needs_values(record: Fact[AnyRecord]) -> bool:
     """Whether the spec may still have to be sent, so that Secrets and ConfigMaps must be read."""
     if not isinstance(record, Known):
         return True

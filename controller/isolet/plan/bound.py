@@ -7,7 +7,7 @@ without the spec.
 
 from isolet.api import reasons
 from isolet.api.conditions import Status
-from isolet.plan import binding, starting
+from isolet.plan import binding, restoring, starting
 from isolet.plan.actions import Action, Amend, Plan
 from isolet.plan.binding import Binding
 from isolet.plan.model import Known, NodeFacts, Observed, Unknown
@@ -17,7 +17,7 @@ from isolet.plan.standing import can_talk, finish, going, lost, stop_reason, unr
 from isolet.plan.status import Mark, Verdict, listed
 from isolet.wire.execution import Step, Waiting
 
-_NOT_WAITING = frozenset({reasons.PREPARING, reasons.RUNNING})
+_NOT_WAITING = frozenset({reasons.PREPARING, reasons.RESTORING, reasons.RUNNING})
 
 
 def plan(seen: Observed) -> Plan:
@@ -70,7 +70,7 @@ def _known(seen: Observed, bound: Binding | None, facts: NodeFacts, record: Reco
     stopping = seen.object.ending or stop is not None
     if not can_talk(facts):
         return going(seen, bound, facts, record, _progress(seen, record, stopping))
-    if not stopping and _needs_inputs(record):
+    if not stopping and _needs_to_be_sent(seen, bound, record):
         return starting.again(seen, bound, facts, record)
     actions: tuple[Action, ...] = ()
     if record.generation < seen.object.metadata.generation or (stop and not _ending(record)):
@@ -94,10 +94,13 @@ def _gone(seen: Observed, bound: Binding | None, facts: NodeFacts, record: Recor
     return finish(seen, bound, Verdict(succeeded=False, reason=reason, message=why), record)
 
 
-def _needs_inputs(record: Record) -> bool:
-    """The agent restarted before the start and holds no values: it has to be sent them again."""
-    waits = record.waiting is not None and record.waiting.reason == reasons.AWAITING_INPUTS
-    return record.step is Step.RECORDED and waits and not record.removing
+def _needs_to_be_sent(seen: Observed, bound: Binding | None, record: Record) -> bool:
+    """The agent holds no values, since it restarted, or cannot get at the Checkpoint's content."""
+    if record.waiting is None or record.step is not Step.RECORDED or record.removing:
+        return False
+    reason = record.waiting.reason
+    needed = restoring.needed_again(seen, restoring.restored(bound), reason)
+    return needed or reason == reasons.AWAITING_INPUTS
 
 
 def _ending(record: Record) -> bool:
@@ -115,13 +118,19 @@ def _progress(seen: Observed, record: Record, stopping: bool) -> Mark:
         return Mark(Status.UNKNOWN, listed(held.reason, reasons.UNAVAILABLE), held.message)
     match record.step:
         case Step.RECORDED:
-            return Mark(Status.UNKNOWN, reasons.PREPARING, "the sandbox is being made")
+            return _made(seen)
         case Step.DISPATCHED:
             return Mark(Status.UNKNOWN, reasons.STARTING, "the start is not confirmed yet")
         case Step.RUNNING:
             return Mark(Status.TRUE, reasons.RUNNING, f"runs on node {seen.object.node_name}")
         case _:
             return Mark(Status.UNKNOWN, reasons.COLLECTING, "its output is being collected")
+
+
+def _made(seen: Observed) -> Mark:
+    if restoring.restored(binding.read(seen.object)) is not None:
+        return Mark(Status.UNKNOWN, reasons.RESTORING, "the workspace is being restored")
+    return Mark(Status.UNKNOWN, reasons.PREPARING, "the sandbox is being made")
 
 
 def _stopping(held: Waiting | None) -> Mark:

@@ -10,6 +10,7 @@ from isolet.plan import values
 from isolet.plan.binding import Effective, Inside, Pinned, deadline_seconds
 from isolet.plan.objects import ExecutionFacts, ProcessFacts, Work, explain
 from isolet.plan.values import Inputs, Wait
+from isolet.wire.checkpoint import Restore
 from isolet.wire.execution import ExecutionSpec, ExecutionWanted, Workspace
 from isolet.wire.process import (
     Code,
@@ -76,6 +77,18 @@ def _effective(spec: execution.ExecutionSpec, pinned: Pinned, known: Inputs) -> 
         maximum_deadline_seconds=pinned.maximum_deadline_seconds,
         idle_timeout_seconds=pinned.idle_timeout_seconds,
         status_tail_bytes=spec.output.status_tail_bytes if spec.output else 0,
+        restore=_restore(pinned),
+    )
+
+
+def _restore(pinned: Pinned) -> Restore | None:
+    what = pinned.restored
+    if what is None:
+        return None
+    return Restore(
+        checkpoint_uid=what.uid,
+        manifest_digest=what.manifest_digest,
+        content_digest=what.content_digest,
     )
 
 

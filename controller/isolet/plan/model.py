@@ -5,25 +5,26 @@ unknown: a read that failed is `Unknown` and never `Absent`, and a plan waits fo
 Secrets are in `Input.data` and in the `Put` that carries them, and nowhere else.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from isolet.api import execution, executionclass, executionnode
 from isolet.base import errors
-from isolet.plan.objects import ExecutionFacts, Record, Work
+from isolet.plan.objects import AnyRecord, CheckpointFacts, ExecutionFacts, Facts, Record, Work
+from isolet.wire.checkpoint import CheckpointObserved
 from isolet.wire.node import Amounts, NodeObserved
 
-T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 
 
 @dataclass(frozen=True, slots=True)
-class Known(Generic[T]):
+class Known(Generic[T_co]):
     """It was read, and this is it."""
 
-    value: T
+    value: T_co
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,7 @@ class Unknown:
     why: str = "not read yet"
 
 
-Fact = Known[T] | Absent | Unknown
+Fact = Known[T_co] | Absent | Unknown
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +77,8 @@ class NodeFacts:
     record: Fact[Record] = field(default_factory=Unknown)
     """This agent's record of the uid in question: the newest answer, snapshot entry or change.
     Absent only when `synced`, or on the agent's own NotFound; Unknown before."""
+    checkpoint: Fact[CheckpointObserved] = field(default_factory=Unknown)
+    """The same of the Checkpoint in question: the pass's own, or the one that it starts from."""
     promised: Amounts = Amounts()
     """Bound to this node but not yet in the agent's `allocated` (`plan.placement.promised`)."""
 
@@ -141,9 +144,47 @@ def failure_of(action: object, error: BaseException) -> Failure:
     )
 
 
+class Pass(Protocol):
+    """What a pass over any object that is bound to a node knows."""
+
+    @property
+    def object(self) -> Facts:
+        """The object itself."""
+        ...
+
+    @property
+    def nodes(self) -> Sequence[NodeFacts]:
+        """One for each ExecutionNode object."""
+        ...
+
+    @property
+    def nodes_complete(self) -> bool:
+        """`nodes` is a complete list: a name that is not in it has no object."""
+        ...
+
+    @property
+    def leader_since(self) -> datetime:
+        """When this leader began, by its own wall clock."""
+        ...
+
+    @property
+    def failure(self) -> Failure | None:
+        """What failed in the pass before."""
+        ...
+
+    @property
+    def now(self) -> datetime:
+        """Wall time, UTC."""
+        ...
+
+    def record_of(self, facts: NodeFacts) -> Fact[AnyRecord]:
+        """What the agent of a node knows of the object."""
+        ...
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Host:
-    """The Execution that a Process runs in, or wants to."""
+    """The Execution that a Process runs in, or wants to, or whose workspace is to be taken."""
 
     object: ExecutionFacts
     record: Fact[Record] = field(default_factory=Unknown)
@@ -157,6 +198,10 @@ class Observed:
     object: Work
     host: Fact[Host] = field(default_factory=Unknown)
     """The Execution that the object names; Unknown for an object that names none."""
+    checkpoint: Fact[CheckpointFacts] = field(default_factory=Unknown)
+    """The Checkpoint that the object starts from; Unknown for an object that names none."""
+    granted_at: datetime | None = None
+    """When this leader last got its node the right to read that Checkpoint on another."""
     namespace_labels: Fact[Mapping[str, str]] = field(default_factory=Unknown)
     classes: Fact[tuple[executionclass.ExecutionClass, ...]] = field(default_factory=Unknown)
     """All classes of the cluster (a complete list, maybe empty), or Unknown."""
@@ -173,6 +218,31 @@ class Observed:
     failure: Failure | None = None
     now: datetime
     """Wall time, UTC."""
+
+    def record_of(self, facts: NodeFacts) -> Fact[AnyRecord]:
+        """What the agent of a node knows of the object."""
+        return facts.record
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CheckpointPass:
+    """Everything one pass over one Checkpoint knows; see `Observed` for what is the same there."""
+
+    object: CheckpointFacts
+    source: Fact[Host] = field(default_factory=Unknown)
+    """The Execution whose workspace is to be taken."""
+    restoring: tuple[str, ...] = ()
+    """Names of Executions that are bound to start from it and have not been seen to start."""
+    nodes: tuple[NodeFacts, ...] = ()
+    nodes_complete: bool = False
+    leader_since: datetime
+    installation: str = ""
+    failure: Failure | None = None
+    now: datetime
+
+    def record_of(self, facts: NodeFacts) -> Fact[AnyRecord]:
+        """What the agent of a node knows of the Checkpoint."""
+        return facts.checkpoint
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -201,13 +271,13 @@ class NodePass:
     installation: str = ""
     """The operator's own installation; an agent of another one is not ours to use."""
     remaining: int | None = None
-    """Executions and Processes bound to it that have not finished; None while that is not known."""
+    """Objects bound to it that have not finished; None while that is not known."""
     now: datetime
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ObjectList:
-    """One complete list of all Executions and Processes, as uids, and of no list that broke off."""
+    """One complete list of all objects that agents hold, as uids, and of none that broke off."""
 
     uids: frozenset[str]
     started_at: float
@@ -223,7 +293,7 @@ class Held:
     uid: str
     name: str = ""
     kind: str = execution.KIND
-    """Of a record: Execution or Process."""
+    """Of a record: Execution, Process or Checkpoint."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -234,7 +304,7 @@ class OrphanNode:
     report: NodeObserved | None
     reachable: bool
     synced: bool
-    records: tuple[Record, ...] = ()
+    records: tuple[AnyRecord, ...] = ()
     """All records of this agent's epoch, as the operator follows them."""
 
 

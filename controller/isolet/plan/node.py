@@ -12,6 +12,7 @@ from isolet.api import executionnode as api
 from isolet.api import reasons
 from isolet.api.conditions import Status
 from isolet.base import names, quantity
+from isolet.plan import amounts
 from isolet.plan.actions import Action, Emit, EventType, NodePlan
 from isolet.plan.model import Contact, NodePass
 from isolet.plan.objects import ObjectRef
@@ -126,7 +127,7 @@ def _account(report: NodeObserved) -> api.ExecutionNodeStatus:
         boot_id=report.boot_id,
         architecture=report.architecture or None,
         runtimes=tuple(sorted(set(report.runtimes))),
-        features=tuple(sorted(f"{medium}Workspaces" for medium in set(report.media))),
+        features=_features(report),
         capacity=_amounts(report.capacity),
         allocated=_amounts(report.allocated),
         images=tuple(
@@ -143,12 +144,17 @@ def _account(report: NodeObserved) -> api.ExecutionNodeStatus:
     )
 
 
-def _amounts(amounts: Amounts) -> api.NodeAmounts:
+def _features(report: NodeObserved) -> tuple[str, ...]:
+    media = {f"{medium}Workspaces" for medium in report.media}
+    return tuple(sorted(media | {f"ObjectStore:{name}" for name in report.object_stores}))
+
+
+def _amounts(some: Amounts) -> api.NodeAmounts:
     return api.NodeAmounts(
-        cpu=quantity.format_milli_cpu(amounts.cpu_millis),
-        memory=quantity.format_bytes(amounts.memory_bytes),
-        workspace=quantity.format_bytes(amounts.disk_bytes),
-        executions=amounts.executions,
+        cpu=quantity.format_milli_cpu(some.cpu_millis),
+        memory=quantity.format_bytes(some.memory_bytes),
+        workspace=quantity.format_bytes(some.disk_bytes),
+        executions=some.executions,
     )
 
 
@@ -238,30 +244,9 @@ def _incompatible(why: str) -> NodeCondition:
 def _capacity_left(report: NodeObserved | None) -> NodeCondition:
     if report is None:
         return _mark(cond.CAPACITY_LEFT, Status.UNKNOWN, reasons.NOT_PROBED)
-    if fits(SMALL, report.allocated, report.capacity):
+    if amounts.fits(SMALL, report.allocated, report.capacity):
         return _mark(cond.CAPACITY_LEFT, Status.TRUE, reasons.OK, "there is room")
     return _mark(cond.CAPACITY_LEFT, Status.FALSE, reasons.NO_CAPACITY, "everything is promised")
-
-
-def fits(asked: Amounts, used: Amounts, capacity: Amounts) -> bool:
-    """Whether what is asked still fits beside what is used."""
-    return not lacking(asked, used, capacity)
-
-
-def lacking(asked: Amounts, used: Amounts, capacity: Amounts) -> tuple[str, ...]:
-    """Names of the amounts of which there is not enough left."""
-    shown = {
-        "cpu_millis": "cpu",
-        "memory_bytes": "memory",
-        "disk_bytes": "workspace disk",
-        "executions": "executions",
-    }
-    return tuple(
-        name
-        for field, name in shown.items()
-        if getattr(asked, field)
-        and getattr(used, field) + getattr(asked, field) > getattr(capacity, field)
-    )
 
 
 def _drained(remaining: int | None) -> NodeCondition:

@@ -1,28 +1,34 @@
-"""Executions and Processes as the API server has them, read once for a pass. PURE.
+"""Executions, Processes and Checkpoints as the API server has them, read once for a pass. PURE.
 
-Both are work on one node, and most of what is decided about them is the same. What they share has
-one name here, whatever a kind calls it; where they differ, a plan asks which of the two it has.
+The first two are work on one node, and most of what is decided about them is the same. What they
+share has one name here, whatever a kind calls it; where they differ, a plan asks which it has.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import pydantic
 
-from isolet.api import bounds, execution, meta, process, sandbox
+from isolet.api import bounds, checkpoint, execution, meta, process, sandbox
 from isolet.api import conditions as cond
+from isolet.wire.checkpoint import CheckpointObserved
 from isolet.wire.execution import ExecutionObserved
 from isolet.wire.process import DEFAULT_TIMEOUT_SECONDS, ProcessObserved
 
 Status = execution.ExecutionStatus | process.ProcessStatus
+AnyStatus = Status | checkpoint.CheckpointStatus
 Spec = execution.ExecutionSpec | process.ProcessSpec
 Record = ExecutionObserved | ProcessObserved
-"""What an agent knows of one of them."""
+"""What an agent knows of work."""
+AnyRecord = Record | CheckpointObserved
+"""What an agent knows of anything that has a uid."""
 
 
-def kind_of(record: Record) -> str:
+def kind_of(record: AnyRecord) -> str:
     """The kind of the object that a record belongs to."""
+    if isinstance(record, CheckpointObserved):
+        return checkpoint.KIND
     return process.KIND if isinstance(record, ProcessObserved) else execution.KIND
 
 
@@ -54,17 +60,21 @@ class Sought:
     scheduling_deadline_seconds: int | None
     idle_timeout_seconds: int | None = None
     session: bool = False
+    restore_from: str | None = None
+    """Name of the Checkpoint that it starts with."""
     later: tuple[str, ...] = ()
     """Fields that are set and that this version cannot serve."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Facts:
-    """What is the same of both kinds, also of one whose spec cannot be read.
+    """What is the same of all kinds, also of one whose spec cannot be read.
 
     `spec` is None exactly when `invalid` says why; metadata, node and status are read for
     themselves, so that an object no version of Isolet understands can still be deleted.
     """
+
+    KIND: ClassVar[str] = ""
 
     metadata: meta.ObjectMeta
     node_name: str | None = None
@@ -85,9 +95,11 @@ class Facts:
         """Whether its deletion was asked for."""
         return self.metadata.deletion_timestamp is not None
 
-    def _ref(self, kind: str) -> ObjectRef:
+    @property
+    def ref(self) -> ObjectRef:
+        """The object at the version that was read."""
         return ObjectRef(
-            kind=kind,
+            kind=self.KIND,
             namespace=self.namespace,
             name=self.metadata.name,
             uid=self.metadata.uid,
@@ -99,13 +111,10 @@ class Facts:
 class ExecutionFacts(Facts):
     """An Execution."""
 
+    KIND: ClassVar[str] = execution.KIND
+
     spec: execution.ExecutionSpec | None = None
     status: execution.ExecutionStatus = field(default_factory=execution.ExecutionStatus)
-
-    @property
-    def ref(self) -> ObjectRef:
-        """The object at the version that was read."""
-        return self._ref(execution.KIND)
 
     @property
     def sought(self) -> Sought | None:
@@ -113,7 +122,6 @@ class ExecutionFacts(Facts):
         spec = self.spec
         if spec is None:
             return None
-        later = {"restoreFrom": spec.restore_from, "workspace.git": spec.workspace.git}
         return Sought(
             class_name=spec.class_name,
             image=spec.image,
@@ -123,7 +131,8 @@ class ExecutionFacts(Facts):
             scheduling_deadline_seconds=spec.scheduling_deadline_seconds,
             idle_timeout_seconds=spec.idle_timeout_seconds,
             session=spec.command is None,
-            later=tuple(name for name, value in later.items() if value is not None),
+            restore_from=spec.restore_from.checkpoint_name if spec.restore_from else None,
+            later=("workspace.git",) if spec.workspace.git is not None else (),
         )
 
     @property
@@ -165,13 +174,10 @@ class ExecutionFacts(Facts):
 class ProcessFacts(Facts):
     """A Process."""
 
+    KIND: ClassVar[str] = process.KIND
+
     spec: process.ProcessSpec | None = None
     status: process.ProcessStatus = field(default_factory=process.ProcessStatus)
-
-    @property
-    def ref(self) -> ObjectRef:
-        """The object at the version that was read."""
-        return self._ref(process.KIND)
 
     @property
     def sought(self) -> Sought | None:
@@ -228,6 +234,31 @@ class ProcessFacts(Facts):
 Work = ExecutionFacts | ProcessFacts
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CheckpointFacts(Facts):
+    """A Checkpoint."""
+
+    KIND: ClassVar[str] = checkpoint.KIND
+
+    spec: checkpoint.CheckpointSpec | None = None
+    status: checkpoint.CheckpointStatus = field(default_factory=checkpoint.CheckpointStatus)
+
+    @property
+    def source(self) -> str:
+        """Name of the Execution whose workspace is taken."""
+        return self.spec.execution_ref.name if self.spec is not None else ""
+
+    @property
+    def over(self) -> bool:
+        """Whether it is written that it was taken or has failed, which is never taken back."""
+        return self.status.completion_time is not None
+
+    @property
+    def taken(self) -> bool:
+        """Whether it is written that it was taken whole; where copies are now is another matter."""
+        return self.over and self.status.manifest_digest is not None
+
+
 def read_execution(raw: Mapping[str, Any]) -> ExecutionFacts:
     """An Execution from what the API server sent. Never raises on data the server can hold."""
     parsed, invalid = _spec(raw, execution.ExecutionSpec)
@@ -252,8 +283,20 @@ def read_process(raw: Mapping[str, Any]) -> ProcessFacts:
     )
 
 
+def read_checkpoint(raw: Mapping[str, Any]) -> CheckpointFacts:
+    """A Checkpoint from what the API server sent. Never raises on data the server can hold."""
+    parsed, invalid = _spec(raw, checkpoint.CheckpointSpec)
+    return CheckpointFacts(
+        metadata=meta.ObjectMeta.model_validate(raw["metadata"]),
+        node_name=_node(raw),
+        spec=parsed,
+        invalid=invalid,
+        status=_status(raw, checkpoint.CheckpointStatus),
+    )
+
+
 def read(kind: str, raw: Mapping[str, Any]) -> Work:
-    """An object of either kind."""
+    """Work of either kind."""
     return read_process(raw) if kind == process.KIND else read_execution(raw)
 
 

@@ -8,9 +8,10 @@ from datetime import datetime, timedelta
 
 from isolet.api import meta, reasons
 from isolet.api.conditions import Status
-from isolet.plan import admission, binding, hosted, messages, placement, publishing
+from isolet.plan import admission, binding, hosted, messages, placement, publishing, restoring
 from isolet.plan.actions import Action, Bind, Flag, Plan, Put
-from isolet.plan.binding import Binding, Effective, Inside, Pinned
+from isolet.plan.binding import Binding, Effective, Inside, Pinned, Restored
+from isolet.plan.messages import Wanted
 from isolet.plan.model import Known, NodeFacts, Observed, Unknown
 from isolet.plan.objects import ProcessFacts, Record
 from isolet.plan.standing import can_talk
@@ -184,6 +185,8 @@ def _place(seen: Observed, pinned: Pinned) -> Plan:
     found = placement.place(_demand(seen, pinned), seen.nodes, seen.installation)
     if isinstance(found, placement.Chosen):
         return _bind(seen, found.node, pinned.model_copy(update={"run": found.run}), start=True)
+    if found.content_missing:
+        return _wait(seen, Wait(reasons.CHECKPOINT_UNAVAILABLE, found.message))
     wait = Wait(reasons.UNSCHEDULABLE, found.message)
     if not found.image_missing:
         return _wait(seen, wait)
@@ -220,12 +223,31 @@ def _demand(seen: Observed, pinned: Pinned) -> placement.Demand:
     ]
     return placement.Demand(
         uid=seen.object.uid,
-        image=pinned.image,
+        image=pinned.run,
         runtime=pinned.runtime,
         medium=pinned.medium.value,
         amounts=binding.demand(pinned),
         selectors=tuple(selector for selector in selectors if selector),
+        content=_content(seen, pinned),
+        near=_near(seen, pinned),
     )
+
+
+def _content(seen: Observed, pinned: Pinned) -> dict[str, str] | None:
+    """By node, what keeps the Checkpoint's content from getting there."""
+    what = pinned.restored
+    if what is None:
+        return None
+    lost = f"without a way to Checkpoint {what.name}: {restoring.nowhere(seen, what)}"
+    return {
+        facts.name: "" if restoring.source(seen, facts, what) is not None else lost
+        for facts in seen.nodes
+    }
+
+
+def _near(seen: Observed, pinned: Pinned) -> frozenset[str]:
+    having = restoring.holders(seen.nodes) if pinned.restored is not None else ()
+    return frozenset(facts.name for facts in having)
 
 
 def _bind(
@@ -246,7 +268,7 @@ def _bind(
         generation = seen.object.metadata.generation + 1
         wanted = messages.wanted(seen.object, pinned, seen.inputs, generation)
         if not isinstance(wanted, Wait):
-            actions.append(Put(node=facts.name, wanted=wanted))
+            actions.append(_put(seen, facts, wanted, restoring.restored(bound)))
     picture = Picture(
         scheduled=Mark(Status.TRUE, reasons.BOUND, f"bound to node {facts.name}"),
         progress=Mark(Status.UNKNOWN, reasons.PREPARING, "the sandbox is being made"),
@@ -256,6 +278,11 @@ def _bind(
     return publishing.make(
         seen, picture, worth_from=None, actions=actions, looks=(seen.now + SETTLE,)
     )
+
+
+def _put(seen: Observed, facts: NodeFacts, wanted: Wanted, what: Restored | None) -> Put:
+    source = restoring.source(seen, facts, what) if what is not None else None
+    return Put(node=facts.name, wanted=wanted, source=source)
 
 
 def bind_action(seen: Observed, node: str, annotation: str) -> Bind:

@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from isolet.base import names, quantity
+from isolet.plan import amounts as room
 from isolet.plan import binding, node
 from isolet.plan.model import NodeFacts
-from isolet.plan.objects import Record
+from isolet.plan.objects import AnyRecord
 from isolet.wire.node import Amounts, NodeObserved
 
 ARCHITECTURE_LABEL = "kubernetes.io/arch"
@@ -35,6 +36,11 @@ class Demand:
     amounts: Amounts
     selectors: tuple[Mapping[str, str], ...] = ()
     """Labels that the node must have, the class's and the object's own."""
+    content: Mapping[str, str] | None = None
+    """Of a sandbox that starts from a Checkpoint: by node, what keeps its content from getting
+    there; empty for a node that can have it. None for all others."""
+    near: frozenset[str] = frozenset()
+    """Nodes that have the content already. They come first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +58,22 @@ class Nowhere:
     message: str
     image_missing: bool = False
     """Every node was read, some are fit, and none of all has the image."""
+    content_missing: bool = False
+    """Some node lacks nothing but a way to the Checkpoint's content."""
 
 
 def place(demand: Demand, nodes: Sequence[NodeFacts], installation: str = "") -> Chosen | Nowhere:
-    """The node with most room left that lacks nothing; the order of `nodes` does not matter."""
+    """The node with most room left that lacks nothing; the order of `nodes` does not matter.
+
+    One that has the Checkpoint's content already is preferred to any other.
+    """
     lacks = {facts.name: lack(demand, facts, installation) for facts in nodes}
+    far = {
+        name: text
+        for name, text in (demand.content or {}).items()
+        if text and name in lacks and lacks[name] is None
+    }
+    lacks |= far
     able = [facts for facts in nodes if lacks[facts.name] is None]
     if able:
         best = min(able, key=lambda facts: _rank(demand, facts))
@@ -65,6 +82,7 @@ def place(demand: Demand, nodes: Sequence[NodeFacts], installation: str = "") ->
     return Nowhere(
         message=_summary([text for text in lacks.values() if text is not None]),
         image_missing=_image_is_nowhere(demand, nodes, installation),
+        content_missing=bool(far),
     )
 
 
@@ -139,11 +157,11 @@ def _short(image: str) -> str:
 def _room(demand: Demand, facts: NodeFacts) -> str | None:
     assert facts.report is not None
     capacity = facts.report.capacity
-    never = node.lacking(demand.amounts, Amounts(), capacity)
+    never = room.lacking(demand.amounts, Amounts(), capacity)
     if never:
         return f"too small for {_told(demand.amounts, never)}"
     used = add(facts.report.allocated, facts.promised)
-    return None if node.fits(demand.amounts, used, capacity) else "full"
+    return None if room.fits(demand.amounts, used, capacity) else "full"
 
 
 def _told(amounts: Amounts, which: Iterable[str]) -> str:
@@ -166,12 +184,12 @@ def add(one: Amounts, other: Amounts) -> Amounts:
     )
 
 
-def _rank(demand: Demand, facts: NodeFacts) -> tuple[float, str]:
-    """Least share of memory promised after it; equal nodes are drawn by a hash, not by name."""
+def _rank(demand: Demand, facts: NodeFacts) -> tuple[bool, float, str]:
+    """Content at hand, then least share of memory promised; equals are drawn by hash, not name."""
     assert facts.report is not None
     used = add(add(facts.report.allocated, facts.promised), demand.amounts)
     share = used.memory_bytes / max(facts.report.capacity.memory_bytes, 1)
-    return share, names.short_digest(demand.uid, facts.name)
+    return facts.name not in demand.near, share, names.short_digest(demand.uid, facts.name)
 
 
 def _summary(lacks: Sequence[str]) -> str:
@@ -197,7 +215,7 @@ def _image_is_nowhere(demand: Demand, nodes: Sequence[NodeFacts], installation: 
 
 def promised(
     bound: Mapping[str, binding.Binding],
-    records: Mapping[str, Record],
+    records: Mapping[str, AnyRecord],
     report: NodeObserved | None,
 ) -> Amounts:
     """What is bound to a node and not yet in its agent's `allocated`.

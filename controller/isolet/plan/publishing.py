@@ -15,8 +15,8 @@ from isolet.base import names
 from isolet.plan import hosted, status
 from isolet.plan.actions import Action, Emit, EventType, Flag, Plan
 from isolet.plan.model import Observed
+from isolet.plan.objects import Facts, Work
 from isolet.plan.objects import Status as ObjectStatus
-from isolet.plan.objects import Work
 from isolet.plan.status import Picture
 
 EVENTFUL = frozenset(
@@ -83,7 +83,7 @@ def _failure(object_: Work, new: ObjectStatus) -> tuple[Action, ...]:
     return (warning(object_, outcome.reason, outcome.message),)
 
 
-def warning(object_: Work, reason: str, message: str) -> Emit:
+def warning(object_: Facts, reason: str, message: str) -> Emit:
     """A warning, told once for each object and reason."""
     return Emit(
         object=object_.ref,

@@ -8,7 +8,7 @@ from isolet.api.conditions import Status
 from isolet.plan import node, publishing
 from isolet.plan.actions import Action, Flag, Plan, Remove
 from isolet.plan.binding import Binding
-from isolet.plan.model import NodeFacts, Observed
+from isolet.plan.model import NodeFacts, Observed, Pass
 from isolet.plan.objects import Record
 from isolet.plan.status import Mark, Picture, Verdict, plausible
 
@@ -24,7 +24,13 @@ REACH_PATIENCE = timedelta(seconds=30)
 LOOK = timedelta(seconds=60)
 """Changes come from the agent's stream; this is for one that was not heard."""
 
-_SHORT = frozenset({reasons.PREPARING, reasons.STARTING, reasons.COLLECTING})
+CONTENT_MISSING = frozenset({reasons.AWAITING_CHECKPOINT, reasons.CHECKPOINT_UNAVAILABLE})
+"""What an agent says that cannot get at the Checkpoint it needs."""
+
+RENEW = timedelta(seconds=10)
+"""A node that cannot get at the Checkpoint it needs is told anew where it is, no more often."""
+
+_SHORT = frozenset({reasons.PREPARING, reasons.RESTORING, reasons.STARTING, reasons.COLLECTING})
 
 
 def can_talk(facts: NodeFacts) -> bool:
@@ -34,7 +40,7 @@ def can_talk(facts: NodeFacts) -> bool:
     )
 
 
-def removal(seen: Observed, facts: NodeFacts) -> Remove:
+def removal(seen: Pass, facts: NodeFacts) -> Remove:
     """Have nothing left of the object on a node, whether it is there or not."""
     return Remove(node=facts.name, uid=seen.object.uid, kind=seen.object.ref.kind)
 
@@ -98,7 +104,7 @@ def unreachable(
     )
 
 
-def silence(seen: Observed, facts: NodeFacts | None) -> str:
+def silence(seen: Pass, facts: NodeFacts | None) -> str:
     """What is in the way of asking the agent."""
     where = seen.object.node_name
     if facts is None:
@@ -110,7 +116,7 @@ def silence(seen: Observed, facts: NodeFacts | None) -> str:
     return f"the agent of node {where} does not answer: what runs there may still run"
 
 
-def silence_is_worth_a_word(seen: Observed, facts: NodeFacts | None) -> datetime:
+def silence_is_worth_a_word(seen: Pass, facts: NodeFacts | None) -> datetime:
     """At once for an agent that was heard before; a new leader first tries to reach each."""
     heard = facts is not None and facts.synced
     return seen.now if heard else seen.leader_since + REACH_PATIENCE
@@ -139,9 +145,15 @@ def going(
         picture,
         worth_from=_worth_from(seen, bound, record, progress),
         actions=actions,
-        looks=(seen.now + LOOK, node.drain_deadline(facts.object)),
+        looks=(seen.now + LOOK, node.drain_deadline(facts.object), _renewal(seen, progress)),
         flags=flags,
     )
+
+
+def _renewal(seen: Observed, progress: Mark) -> datetime | None:
+    if seen.granted_at is None or progress.reason not in CONTENT_MISSING:
+        return None
+    return seen.granted_at + RENEW
 
 
 def _stalled(seen: Observed, bound: Binding | None, progress: Mark) -> Mark | None:

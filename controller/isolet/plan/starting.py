@@ -6,10 +6,10 @@ is the one of the binding, nothing was ever seen to run, and the values are thos
 
 from isolet.api import reasons
 from isolet.api.conditions import Status
-from isolet.plan import hosted, messages, publishing, values
+from isolet.plan import hosted, messages, publishing, restoring, values
 from isolet.plan.actions import Flag, Plan, Put
 from isolet.plan.binding import Binding, Inside
-from isolet.plan.model import ErrorKind, Failure, NodeFacts, Observed
+from isolet.plan.model import ErrorKind, Failure, NodeFacts, Observed, Pass
 from isolet.plan.objects import Record
 from isolet.plan.standing import (
     LOOK,
@@ -107,7 +107,7 @@ def _end_unstarted(seen: Observed, bound: Binding, facts: NodeFacts) -> Plan:
     )
 
 
-def refusal_of(seen: Observed, facts: NodeFacts) -> Verdict | None:
+def refusal_of(seen: Pass, facts: NodeFacts) -> Verdict | None:
     """What the agent said to the last attempt to start it, where repeating it cannot help."""
     failure = seen.failure
     if failure is None or failure.action != Put.__name__ or failure.node != facts.name:
@@ -149,12 +149,25 @@ def start(seen: Observed, bound: Binding, facts: NodeFacts, record: Record | Non
         seen.object, pinned, seen.inputs, seen.object.metadata.generation
     )
     if not isinstance(wanted, Wait):
-        progress = _put_progress(seen, facts)
-        return going(seen, bound, facts, record, progress, (Put(node=facts.name, wanted=wanted),))
+        return _send(seen, bound, facts, record, wanted)
     if wanted.reason == reasons.INVALID_SPEC:
         return fenced(seen, bound, facts, reasons.INVALID_SPEC, wanted.message)
     progress = Mark(Status.UNKNOWN, wanted.reason, wanted.message)
     return going(seen, bound, facts, record, progress, flags=(Flag.AWAITING_INPUTS,))
+
+
+def _send(
+    seen: Observed, bound: Binding, facts: NodeFacts, record: Record | None, wanted: messages.Wanted
+) -> Plan:
+    what, source = restoring.restored(bound), None
+    if what is not None:
+        source = restoring.source(seen, facts, what)
+        if source is None:
+            text = f"Checkpoint {what.name}: {restoring.nowhere(seen, what)}"
+            waits = Mark(Status.UNKNOWN, reasons.CHECKPOINT_UNAVAILABLE, text)
+            return going(seen, bound, facts, record, waits)
+    put = Put(node=facts.name, wanted=wanted, source=source)
+    return going(seen, bound, facts, record, _put_progress(seen, facts), (put,))
 
 
 def _put_progress(seen: Observed, facts: NodeFacts) -> Mark:

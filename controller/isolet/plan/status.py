@@ -228,6 +228,13 @@ def _of_pinned(pinned: Pinned, image_id: str | None) -> sandbox.Resolved:
         maximum_deadline_seconds=pinned.maximum_deadline_seconds,
         idle_timeout_seconds=pinned.idle_timeout_seconds,
         retain_seconds=pinned.retain_seconds,
+        checkpoint=None
+        if pinned.restored is None
+        else sandbox.RestoredFrom(
+            name=pinned.restored.name,
+            uid=pinned.restored.uid,
+            content_digest=pinned.restored.content_digest,
+        ),
         inputs=tuple(
             inputs.PinnedInput(
                 kind=item.kind,

@@ -60,6 +60,8 @@ class NodeObserved(Wire):
     """Runtimes that were qualified by starting a sandbox with them."""
     media: tuple[str, ...] = ()
     """Workspace media this node can give."""
+    object_stores: tuple[str, ...] = ()
+    """Names of the object stores that it can read and write."""
     images: tuple[Image, ...] = ()
     capacity: Amounts = Amounts()
     allocated: Amounts = Amounts()

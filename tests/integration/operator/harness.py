@@ -17,7 +17,7 @@ from isolet.operator.leader import LeaseTimes
 from isolet.operator.links import LinkTimes
 from isolet.operator.settings import Settings
 from tests.integration.kube import Kube
-from tests.unit.api.objects import a_class, a_node, an_execution
+from tests.unit.api.objects import a_checkpoint, a_class, a_node, an_execution
 
 NAMESPACE = "isolet-system"
 LEASE = LeaseTimes(duration=6.0, renew=4.5, retry=0.3, request=2.0, heartbeat=4.0)
@@ -41,6 +41,8 @@ class World:
         self.namespace = namespace
         self.kubeconfig = kubeconfig
         self.agents: dict[str, FakeAgent] = {}
+        self.agent_tls: Path | None = None
+        """Folder with the certificate of operators that reach their agents over TLS."""
         self.suffix = uuid.uuid4().hex[:6]
         self.class_name = f"c-{self.suffix}"
         self.exits: list[str] = []
@@ -69,6 +71,11 @@ class World:
         """An Execution; returns its uid."""
         body = an_execution(name, **{"className": self.class_name, "image": IMAGE, **spec})
         answer = await self.call("create", body, self.namespace)
+        return str(answer.must()["metadata"]["uid"])
+
+    async def checkpoint(self, name: str = "saved", **spec: Any) -> str:
+        """A Checkpoint of Execution `hello`; returns its uid."""
+        answer = await self.call("create", a_checkpoint(name, **spec), self.namespace)
         return str(answer.must()["metadata"]["uid"])
 
     async def get(self, name: str = "hello", kind: str = "Execution") -> dict[str, Any] | None:
@@ -117,10 +124,15 @@ class World:
         raise AssertionError(f"not within {seconds} s: {type_}={status} {reason}; is {last}")
 
     async def until_gone(
-        self, name: str = "hello", *, uid: str | None = None, seconds: float = 15
+        self,
+        name: str = "hello",
+        *,
+        uid: str | None = None,
+        kind: str = "Execution",
+        seconds: float = 15,
     ) -> None:
         async def gone() -> bool:
-            obj = await self.get(name)
+            obj = await self.get(name, kind)
             return obj is None or (uid is not None and obj["metadata"]["uid"] != uid)
 
         await until(gone, f"{name} gone", seconds)
@@ -201,15 +213,13 @@ class World:
         """Remove what the test made; what hangs on a node is released by the node's going."""
         for kind, name in reversed(self.made):
             await self.call("delete", kind, name)
-        answer = await self.call(
-            "request", "GET", f"/apis/isolet.dev/v1alpha1/namespaces/{self.namespace}/executions"
-        )
-        for obj in answer.body.get("items", []):
-            name = obj["metadata"]["name"]
-            await self.call(
-                "patch", "Execution", name, {"metadata": {"finalizers": []}}, self.namespace
-            )
-            await self.call("delete", "Execution", name, self.namespace)
+        for plural, kind in (("executions", "Execution"), ("checkpoints", "Checkpoint")):
+            path = f"/apis/isolet.dev/v1alpha1/namespaces/{self.namespace}/{plural}"
+            for obj in (await self.call("request", "GET", path)).body.get("items", []):
+                name = obj["metadata"]["name"]
+                free = {"metadata": {"finalizers": []}}
+                await self.call("patch", kind, name, free, self.namespace)
+                await self.call("delete", kind, name, self.namespace)
 
 
 async def until(holds: Any, what: str, seconds: float = 15) -> None:

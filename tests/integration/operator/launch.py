@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from isolet.base import log
+from isolet.base.tls import TLSFiles
 from isolet.operator import run
 from isolet.operator.leader import LeaseTimes
 from isolet.operator.links import LinkTimes
@@ -28,6 +29,8 @@ def main(text: str) -> int:
     settings = given["settings"]
     settings["kubeconfig"] = Path(settings["kubeconfig"])
     settings["lease"] = LeaseTimes(**settings["lease"])
+    if settings["agent_tls"] is not None:
+        settings["agent_tls"] = TLSFiles.in_folder(Path(settings["agent_tls"]))
     settings["links"] = LinkTimes(**settings["links"])
     log.setup("debug")
     return run.main(Settings(**settings))

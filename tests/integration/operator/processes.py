@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import dataclasses
+import datetime
 import json
 import os
 import signal
@@ -15,6 +16,9 @@ from typing import Any
 from fakes.agent import FakeAgent
 from isolet.agent.server.server import AgentServer
 from isolet.base import steps
+from isolet.base.tls import TLSFiles
+from isolet.cli import pki
+from isolet.wire import http
 from tests.integration.operator.harness import World, until
 
 ROOT = Path(__file__).parents[3]
@@ -34,6 +38,7 @@ class OperatorProcess:
         settings = dataclasses.asdict(world.settings())
         settings |= {
             "kubeconfig": str(world.kubeconfig),
+            "agent_tls": str(world.agent_tls) if world.agent_tls else None,
             "lease": SHORT_LEASE,
             "links": SHORT_LINKS,
             "resync_seconds": 1.0,
@@ -86,18 +91,29 @@ class OperatorProcess:
 
 
 @contextlib.asynccontextmanager
-async def served(world: World, folder: Path) -> AsyncIterator[Any]:
-    """Makes nodes whose agents processes can reach."""
+async def served(world: World, folder: Path, *, over_tls: bool = False) -> AsyncIterator[Any]:
+    """Makes nodes whose agents processes can reach, and over TLS each other's too."""
     servers = []
+    now = datetime.datetime.now(datetime.UTC)
+    authority = pki.authority(now)
+    if over_tls:
+        world.agent_tls = folder / "operator"
+        pki.write(world.agent_tls, pki.client(authority, http.IDENTITY_OPERATOR, now), authority)
 
     async def add(name: str) -> FakeAgent:
         agent = FakeAgent(f"{name}-{world.suffix}", bookmark=0.5)
         world.agents[agent.name] = agent
-        socket = folder / f"{agent.name}.sock"
         server = AgentServer(agent)
-        await server.listen_unix(socket)
         servers.append(server)
-        await world.add_node(name, endpoint=f"unix://{socket}")
+        if over_tls:
+            mine = folder / agent.name
+            pki.write(mine, pki.node(authority, agent.name, ["127.0.0.1"], now), authority)
+            port = await server.listen_tls("127.0.0.1", 0, TLSFiles.in_folder(mine))
+            await world.add_node(name, endpoint=f"https://127.0.0.1:{port}")
+        else:
+            socket = folder / f"{agent.name}.sock"
+            await server.listen_unix(socket)
+            await world.add_node(name, endpoint=f"unix://{socket}")
         return agent
 
     try:

@@ -16,6 +16,7 @@ from isolet.operator.steps import STEPS
 from isolet.wire.node import Stray
 from tests.integration.operator.harness import NAMESPACE, World, until
 from tests.integration.operator.processes import CONSTANTS, OperatorProcess, served, trap
+from tests.unit.api.objects import DROP
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(900)]
 
@@ -58,14 +59,16 @@ class Supervisor:
 class Round:
     """One round of life with every kind of end."""
 
-    def __init__(self, world: World, number: int, a: Any, b: Any) -> None:
-        self.world, self.number, self.a, self.b = world, number, a, b
+    def __init__(self, world: World, number: int, a: Any, b: Any, c: Any) -> None:
+        self.world, self.number, self.a, self.b, self.c = world, number, a, b, c
 
     def name(self, what: str) -> str:
         return f"{what}-{self.number}"
 
     async def live(self) -> None:
-        await asyncio.gather(self.succeed(), self.fail(), self.cancel(), self.force(), self.stray())
+        await asyncio.gather(
+            self.succeed(), self.fail(), self.cancel(), self.force(), self.stray(), self.restore()
+        )
 
     async def _run(self, what: str, node: Any, **spec: Any) -> str:
         selector = {"kubernetes.io/hostname": node.name}
@@ -95,6 +98,20 @@ class Round:
         )
         await self.world.delete(self.name("taken-back"))
         await self.world.until_gone(self.name("taken-back"), seconds=WAIT)
+
+    async def restore(self) -> None:
+        """A Checkpoint of a session on one node, and another session that starts from it there."""
+        world, saved = self.world, self.name("saved")
+        await self._run("session", self.a, command=DROP)
+        await world.checkpoint(saved, executionRef={"name": self.name("session")})
+        await world.until_condition("Ready", "True", saved, kind="Checkpoint", seconds=WAIT)
+        source = {"restoreFrom": {"checkpointName": saved}, "image": DROP, "command": DROP}
+        await self._run("restored", self.c, **source)
+        for name in ("session", "restored"):
+            await world.delete(self.name(name))
+            await world.until_gone(self.name(name), seconds=WAIT)
+        await world.delete(saved, "Checkpoint")
+        await world.until_gone(saved, kind="Checkpoint", seconds=WAIT)
 
     async def force(self) -> None:
         uid = await self._run("forced", self.b)
@@ -126,13 +143,13 @@ async def test_killed_at_every_step(
     folder = tmp_path_factory.mktemp("p")
     monkeypatch.setitem(CONSTANTS, "isolet.plan.orphans.TOMBSTONE_LEAST", 0)
     await world.add_class()
-    async with served(world, folder) as add:
-        a, b = await add("a"), await add("b")
+    async with served(world, folder, over_tls=True) as add:
+        a, b, c = await add("a"), await add("b"), await add("c")
         supervisor = Supervisor(world, folder)
         supervising = asyncio.create_task(supervisor.run())
         try:
             for number in range(40):
-                await Round(world, number, a, b).live()
+                await Round(world, number, a, b, c).live()
                 await supervisor.end_in_order()
                 if not supervisor.left:
                     break
@@ -144,9 +161,10 @@ async def test_killed_at_every_step(
                 await supervisor.process.close()
         assert supervisor.left == [], "steps without a kill"
         assert set(supervisor.struck) == set(STEPS)
-        for agent in (a, b):
+        for agent in (a, b, c):
             assert len(agent.starts) == len(set(agent.starts)), "started twice"
             assert agent.live == set()
             assert all(record.nothing_left for record in agent.records.values())
-        path = f"/apis/isolet.dev/v1alpha1/namespaces/{world.namespace}/executions"
-        assert (await world.call("request", "GET", path)).must()["items"] == []
+        for plural in ("executions", "checkpoints"):
+            path = f"/apis/isolet.dev/v1alpha1/namespaces/{world.namespace}/{plural}"
+            assert (await world.call("request", "GET", path)).must()["items"] == []

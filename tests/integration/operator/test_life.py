@@ -4,7 +4,6 @@ import asyncio
 
 from isolet.base import errors
 from tests.integration.operator.harness import FINALIZER, World, until
-from tests.unit.api.objects import a_checkpoint
 
 
 async def test_a_whole_life_in_at_most_four_writes(world: World) -> None:
@@ -170,17 +169,6 @@ async def test_values_of_secrets_go_to_the_agent_and_nowhere_else(world: World, 
         await world.until_condition("Succeeded", "True")
         told = str(await world.get()) + str(await world.events()) + caplog.text
         assert canary not in told
-
-
-async def test_a_kind_without_a_controller_says_so_once(world: World) -> None:
-    async with world.leader(resync_seconds=1.0):
-        (await world.call("create", a_checkpoint(), world.namespace)).must()
-        kind, reason = "Checkpoint", "Unsupported"
-        await world.until_condition("Stalled", "True", "saved", kind=kind, reason=reason)
-        await asyncio.sleep(2.5)
-        await world.delete("saved", kind)
-        assert await world.get("saved", kind) is None
-    assert world.writes("saved") == {"patch checkpoints/status": 1}
 
 
 async def test_an_agent_that_refuses_for_now_is_asked_again(world: World) -> None:

@@ -7,7 +7,7 @@ from isolet.base.clock import FixedClock
 from isolet.operator.bells import Bells, Sweep
 from isolet.operator.cache import ObjectCache
 from isolet.operator.index import Index
-from isolet.operator.kube import CLASSES, EXECUTIONS, NODES, OURS, PROCESSES, Key
+from isolet.operator.kube import CHECKPOINTS, CLASSES, EXECUTIONS, NODES, OURS, PROCESSES, Key
 from isolet.operator.nodes import Nodes
 from isolet.operator.observe import ClassShelf
 from isolet.operator.queue import WorkQueue
@@ -243,3 +243,54 @@ async def test_a_sweep_ends(world):
 def test_without_waiting_objects_there_is_no_sweep(world):
     world.sweep.want()
     assert not world.sweep._wanted.is_set()
+
+
+SAVED = Key("Checkpoint", "ns", "saved")
+
+
+def a_checkpoint(**spec):
+    obj = an_execution("saved")
+    return obj | {"spec": {"executionRef": {"name": "a"}, **spec}}
+
+
+def a_restore(**spec):
+    obj = an_execution("copy")
+    return obj | {"spec": {"restoreFrom": {"checkpointName": "saved"}, **spec}}
+
+
+def record(name, **changes):
+    base = {"uid": f"ns-{name}", "namespace": "ns", "name": name, "sequence": 1}
+    return ExecutionObserved(**base, spec_digest="d", step=Step.RUNNING, **changes)
+
+
+def test_executions_and_checkpoints_ring_those_that_wait_for_them(world):
+    world.put(CHECKPOINTS, a_checkpoint())
+    world.put(EXECUTIONS, a_restore())
+    assert set(world.rung()) == {SAVED, key("copy")}
+    world.put(EXECUTIONS, an_execution("a"))
+    assert set(world.rung()) == {key("a"), SAVED}
+    world.bells.record_changed(record("a"))
+    assert set(world.rung()) == {key("a"), SAVED}
+    world.put(CHECKPOINTS, a_checkpoint())
+    assert set(world.rung()) == {SAVED, key("copy")}
+    world.bells.record_changed(record("copy"))
+    assert set(world.rung()) == {key("copy"), SAVED}, "its deletion may wait for the start"
+
+
+def test_an_execution_that_goes_rings_the_checkpoint_it_kept(world):
+    world.put(CHECKPOINTS, a_checkpoint())
+    world.put(EXECUTIONS, a_restore())
+    world.rung()
+    world.bells.object_changed(EXECUTIONS, key("copy"), None)
+    assert SAVED in world.rung()
+    world.put(CHECKPOINTS, a_checkpoint())
+    assert world.rung() == [SAVED], "nobody names it any more"
+
+
+def test_a_checkpoint_that_is_over_waits_for_nothing(world):
+    obj = a_checkpoint() | {"status": {"completionTime": "2026-01-01T00:00:00Z"}}
+    world.put(CHECKPOINTS, obj)
+    world.rung()
+    world.put(EXECUTIONS, an_execution("a"))
+    assert world.rung() == [key("a")]
+    assert world.index.waiting.keys() == {key("a")}

@@ -284,6 +284,7 @@ class World:
     restored: bool = False
     wiped: bool = False
     """A node lost its records. With etcd set back as well, nobody could know anything."""
+    decide: Callable[[Any], Plan] = execution.plan
     breaks: Callable[[int, act.Action], str | None] = lambda number, action: None
     """Says whether a call fails: "before" its effect, "after" it, or not."""
 
@@ -365,7 +366,7 @@ class World:
         """Make a plan, or take one that was just made, and do what it says."""
         if self.object is None:
             return None
-        plan = plan or execution.plan(self.observe())
+        plan = plan or self.decide(self.observe())
         self.past.append(copy.deepcopy(self.object))
         self.failure = self._apply(plan)
         if plan.write_status and self.object is not None:

@@ -36,11 +36,6 @@ def admit(
 
 
 REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], Refusal]] = {
-    "a checkpoint": (
-        {"restoreFrom": {"checkpointName": "c"}},
-        {},
-        Refusal("Unsupported", "restoreFrom is not available in this version"),
-    ),
     "git": (
         {"workspace": {"git": {"repository": "r", "revision": "main"}}},
         {},

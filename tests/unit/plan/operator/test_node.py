@@ -244,6 +244,7 @@ def test_the_whole_account() -> None:
         allocated=Amounts(cpu_millis=1500, memory_bytes=GI, disk_bytes=3 * GI, executions=2),
         now=after(0.5),
         quarantined=1,
+        object_stores=("s3",),
     )
     found = node.plan(a_pass(report=report)).status.to_object()
     conditions, images = found.pop("conditions"), found.pop("images")
@@ -259,7 +260,7 @@ def test_the_whole_account() -> None:
         "bootID": "b1",
         "architecture": "amd64",
         "runtimes": ["runsc"],
-        "features": ["DiskWorkspaces", "MemoryWorkspaces"],
+        "features": ["DiskWorkspaces", "MemoryWorkspaces", "ObjectStore:s3"],
         "capacity": {"cpu": "8", "memory": "8Gi", "workspace": "100Gi", "executions": 50},
         "allocated": {"cpu": "1500m", "memory": "1Gi", "workspace": "3Gi", "executions": 2},
         "imagesOmitted": 3,

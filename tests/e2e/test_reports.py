@@ -17,7 +17,7 @@ import pytest
 from isolet.client.http import HTTPAgent
 from isolet.wire.execution import ExecRequest
 from tests.e2e.looks import OPERATOR, events, eventually, held, node_of, outcome, scheduled, writes
-from tests.e2e.world import World, a_class, an_execution, condition
+from tests.e2e.world import World, a_class, a_process, an_execution, condition
 
 CLOSED = "only-blue"
 OPEN = "with-git"
@@ -191,12 +191,18 @@ def test_what_kubectl_get_shows_of_each_kind(shared: World) -> None:
 # A, B: how things end, and when.
 
 
-def test_a07_a_kill_is_a_failure_to_whoever_waits(shared: World) -> None:
-    shared.execution("a07", "sh", "-c", "kill -9 $$")
-    shared.kubectl("wait", "--for=condition=Succeeded=False", "--timeout=60s", "execution/a07")
-    status = shared.finished("a07")
+@pytest.mark.parametrize("kind", ["execution", "process"])
+def test_a07_a_kill_is_a_failure_to_whoever_waits(shared: World, kind: str) -> None:
+    name = f"a07-{kind}"
+    command = ("sh", "-c", "kill -9 $$")
+    if kind == "execution":
+        shared.execution(name, *command)
+    else:
+        shared.process(name, command=list(command))
+    shared.kubectl("wait", "--for=condition=Succeeded=False", "--timeout=60s", f"{kind}/{name}")
+    status = shared.finished(name, kind=kind)
     assert (outcome(status), status["exitCode"]) == (("False", "NonZeroExit"), 137)
-    refused = shared.refused("wait", "--for=condition=Succeeded", "--timeout=1s", "execution/a07")
+    refused = shared.refused("wait", "--for=condition=Succeeded", "--timeout=1s", f"{kind}/{name}")
     assert "timed out" in refused
 
 
@@ -277,6 +283,28 @@ def test_h07_what_an_object_holds_is_copied_nowhere(shared: World) -> None:
     shared.kubectl("create", "-f", "-", stdin=json.dumps(document))
     shared.finished("h07")
     found = shared.get("execution", "h07")
+    assert found is not None
+    whole, spec = json.dumps(found), json.dumps(found["spec"])
+    for value in values.values():
+        assert (whole.count(value), spec.count(value)) == (1, 1)
+    assert found["metadata"]["annotations"].keys() == {"isolet.dev/binding"}
+
+
+def test_d08_what_a_process_is_given_is_copied_nowhere(shared: World) -> None:
+    values = {"env": "canary-d08-env", "stdin": "canary-d08-stdin", "file": "canary-d08-file"}
+    document = a_process(
+        "d08",
+        command=["sh", "-c", "test $GREETING && cat - f | wc -c"],
+        env=[{"name": "GREETING", "value": values["env"]}],
+        stdin={"value": values["stdin"] + "x" * 100_000},
+        files=[{"path": "f", "content": values["file"]}],
+        output={"statusTailBytes": 32},
+    )
+    shared.kubectl("create", "-f", "-", stdin=json.dumps(document))
+    status = shared.finished("d08", kind="process")
+    given = len(values["stdin"]) + 100_000 + len(values["file"])
+    assert status["output"]["stdoutTail"] == f"{given}\n"
+    found = shared.get("process", "d08")
     assert found is not None
     whole, spec = json.dumps(found), json.dumps(found["spec"])
     for value in values.values():

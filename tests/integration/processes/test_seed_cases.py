@@ -22,7 +22,7 @@ from isolet.wire.process import OutputPolicy, StagedFile
 from tests.contract.engine.proxy import Proxy
 from tests.contract.store.records import a_record
 from tests.integration.agent.conftest import Node, environment
-from tests.integration.processes.conftest import MIB, clear, in_seconds
+from tests.integration.processes.conftest import MIB, in_seconds, leave
 from witness import Witness, loops_below
 
 SECRET = "sk-plant-5f2b9c"
@@ -177,8 +177,7 @@ async def proxied(socket, tmp_path):
     node = Node(str(tmp_path / "docker.sock"), tmp_path)
     await node.open()
     yield node, upstream
-    await clear(node)
-    await node.close()
+    await leave(node)
     await upstream.stop()
 
 

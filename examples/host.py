@@ -50,6 +50,21 @@ async def session(host: ExecutionHost, image: str) -> None:
     await host.reclaim(sandbox.uid)
 
 
+async def rewind(host: ExecutionHost, image: str) -> None:
+    """A workspace is taken, spoilt, and taken up again as it was, in another sandbox."""
+    sandbox = await host.provision(ExecutionSpec(image=image, resources=LIMITS))
+    await host.exec(sandbox.uid, ExecRequest(command=("sh", "-c", "echo good > note")))
+    taken = await host.checkpoint(sandbox.uid, reason="before the experiment")
+    await host.exec(sandbox.uid, ExecRequest(command=("sh", "-c", "echo bad > note")))
+    await host.reclaim(sandbox.uid)
+
+    again = await host.restore(taken.uid)
+    note = await host.exec(again.uid, ExecRequest(command=("cat", "note")))
+    print("rewind:", note.stdout.decode().strip())
+    await host.reclaim(again.uid)
+    await host.delete_checkpoint(taken.uid)
+
+
 async def run_once(host: ExecutionHost, image: str) -> None:
     """One command in a sandbox of its own; the same id never runs it twice."""
     spec = ExecutionSpec(image=image, resources=LIMITS, command=("sh", "-c", "id -u; exit 3"))
@@ -76,6 +91,7 @@ async def main(engine: str, image: str) -> None:
             await agent.qualified()
             host = ExecutionHost(agent)
             await session(host, image)
+            await rewind(host, image)
             await run_once(host, image)
 
 

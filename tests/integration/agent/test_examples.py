@@ -20,6 +20,7 @@ def test_host(socket: str, shell: str) -> None:
         "session: 0 6",
         "session: CommandTimeout",
         "session: nothing left",
+        "rewind: good",
         "once: NonZeroExit 3 65532",
         "once: NonZeroExit 3 65532",
     ]

@@ -8,6 +8,7 @@ agent, which finds in the store that it may stand still.
 
 import asyncio
 import errno
+from collections.abc import AsyncIterator
 from datetime import datetime
 from pathlib import Path
 
@@ -145,7 +146,7 @@ class Taker:
         return figures
 
     async def _of_memory(self, host: SandboxRecord, aside: Path, bounds: Bounds) -> Figures:
-        pieces = standstill.stream(self._context.engine, host)
+        pieces = _noted(standstill.stream(self._context.engine, host))
         user = config.user_ids(host.spec.user)
         return await archiver.normalise(pieces, aside, user, bounds)
 
@@ -154,6 +155,16 @@ class Taker:
         if device is None:
             raise CannotBeTaken("the workspace is not on this node any more")
         return device
+
+
+async def _noted(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """The same; the first piece says that all processes stand still."""
+    begun = False
+    async for piece in pieces:
+        if not begun:
+            begun = True
+            steps.reach(AgentStep.CHECKPOINT_FREEZE_AFTER)
+        yield piece
 
 
 def _manifest(record: SandboxRecord, figures: Figures, *, taken_at: datetime) -> Manifest:

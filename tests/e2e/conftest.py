@@ -9,6 +9,8 @@ from isolet_stack.stack import Stack
 from tests.e2e.faults_arena import SEED
 from tests.e2e.world import World, a_class
 
+WHOLE = {"unschedulable": False, "drain": None, "outOfService": None}
+
 
 @pytest.fixture(scope="session")
 def stack() -> Iterator[Stack]:
@@ -36,6 +38,18 @@ def world(whole: World) -> Iterator[World]:
     with whole.in_namespace() as mine:
         yield mine
     whole.nothing_left()
+
+
+@pytest.fixture
+def nodes(world: World) -> Iterator[World]:
+    """A world in which a test may do anything to the nodes; they are whole again afterwards."""
+    yield world
+    world.stack.start_missing()
+    for name in world.stack.nodes():
+        world.stack.register(name)
+        world.patch("executionnode", name, {"spec": WHOLE})
+        world.stack.kube("label", "executionnode", name, "zone-", "size-")
+    world.stack.wait_ready()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

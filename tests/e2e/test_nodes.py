@@ -6,7 +6,6 @@ A witness asks the engines and the API server's own record; conditions are what 
 import json
 import time
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -29,25 +28,12 @@ from tests.e2e.looks import (
 )
 from tests.e2e.world import World, an_execution, condition
 
-WHOLE = {"unschedulable": False, "drain": None, "outOfService": None}
 OPERATOR_SELF = "system:serviceaccount:isolet-system:isolet-operator"
 
 
 def on(node: str) -> dict[str, dict[str, str]]:
     """Spec of an Execution that only this node may run."""
     return {"nodeSelector": {"kubernetes.io/hostname": node}}
-
-
-@pytest.fixture
-def nodes(world: World) -> Iterator[World]:
-    """A world in which a test may do anything to the nodes; they are whole again afterwards."""
-    yield world
-    world.stack.start_missing()
-    for name in world.stack.nodes():
-        world.stack.register(name)
-        world.patch("executionnode", name, {"spec": WHOLE})
-        world.stack.kube("label", "executionnode", name, "zone-", "size-")
-    world.stack.wait_ready()
 
 
 def uid_of(world: World, kind: str, name: str) -> str:

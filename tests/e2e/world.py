@@ -136,6 +136,7 @@ class World:
             "loops": loops_below(folder),
             "disks": [p.name for p in (folder / "disks" / "ready").glob("*.img")],
             "launches": [p.name for p in launches.glob("*") if p.name != ".staging"],
+            "copies": [f"{p.parent.name}/{p.name}" for p in (folder / "checkpoints").glob("*/*")],
         }
 
     def nothing_left(self, seconds: float = 30) -> None:
@@ -146,6 +147,7 @@ class World:
             "loops": [],
             "disks": [],
             "launches": [],
+            "copies": [],
         }
         deadline = time.monotonic() + seconds
         while True:

@@ -43,6 +43,8 @@ _KINDS = {"Secret": SECRETS, "ConfigMap": CONFIG_MAPS}
 Classes = Fact[tuple[executionclass.ExecutionClass, ...]]
 Labels = Fact[Mapping[str, str]]
 
+_BEFORE_ITS_START = (Step.RECORDED, Step.DISPATCHED)
+
 _NOT_NEEDED = Unknown("not needed any more")
 
 
@@ -195,7 +197,7 @@ class Observer:
         bound = self.index.bound.get(key)
         link = self.nodes.link(bound.node) if bound is not None else None
         record = link.record(bound.uid) if link is not None and bound is not None else None
-        return isinstance(record, Known) and record.value.step is not Step.RECORDED
+        return isinstance(record, Known) and record.value.step not in _BEFORE_ITS_START
 
     def _checkpoint(self, facts: objects.Work) -> Fact[objects.CheckpointFacts]:
         """The Checkpoint that an Execution starts from."""

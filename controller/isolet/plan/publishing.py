@@ -25,6 +25,7 @@ EVENTFUL = frozenset(
         reasons.CLASS_NOT_FOUND,
         reasons.CLASS_AMBIGUOUS,
         reasons.AWAITING_INPUTS,
+        reasons.CHECKPOINT_UNAVAILABLE,
         reasons.AWAITING_NODE,
         reasons.DEADLINE_NOT_ALLOWED,
     }

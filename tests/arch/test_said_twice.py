@@ -3,7 +3,7 @@
 from pydantic import TypeAdapter
 
 from isolet.agent.policy import checks
-from isolet.agent.workspace import disk, launch, script
+from isolet.agent.workspace import disk, launch, mirrors, script, trees
 from isolet.api import bounds, fields
 from isolet.api import execution as api
 from isolet.api import sandbox as api_sandbox
@@ -30,6 +30,14 @@ def api_range(name: str) -> tuple[str, str]:
 
 def test_the_reason_of_a_full_node() -> None:
     assert disk.NODE_STORAGE_FULL == launch.NODE_STORAGE_FULL == reasons.NODE_STORAGE_FULL
+
+
+def test_what_went_wrong_with_a_tree() -> None:
+    assert trees.NODE_STORAGE_FULL == reasons.NODE_STORAGE_FULL
+    assert mirrors.UNAVAILABLE == reasons.REPOSITORY_UNAVAILABLE
+    assert set(trees.REASONS.values()) <= {
+        vars(reasons)[name] for name in vars(reasons) if name.isupper()
+    }
 
 
 def test_how_long_an_argument_may_be() -> None:

@@ -46,7 +46,7 @@ def uses(package: str, enum: str) -> set[str]:
 
 def test_every_action_of_the_sandbox_plan_is_performed() -> None:
     nothing = typing.cast(typing.Any, None)
-    performed = Effects(nothing, nothing, nothing, nothing, nothing)._performers
+    performed = Effects(nothing, nothing, nothing, nothing, nothing, nothing)._performers
     assert performed.keys() == set(typing.get_args(sandbox_model.Action))
 
 

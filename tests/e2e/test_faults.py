@@ -45,9 +45,17 @@ OF_CHECKPOINTS = tuple(
 """Killed in tests/integration/agent/test_checkpoint_kills.py."""
 
 
+OF_GIT = tuple(
+    step for step in AgentStep if step.value.startswith(("agent.commit.", "agent.tree."))
+)
+"""Killed in tests/integration/agent/test_git_kills.py."""
+
+
 def journeys() -> list[tuple[str, ...]]:
     """All others once, three in each journey, in the order of a sandbox's life."""
-    steps = [step.value for step in AgentStep if step not in (*OF_PROCESSES, *OF_CHECKPOINTS)]
+    steps = [
+        step.value for step in AgentStep if step not in (*OF_PROCESSES, *OF_CHECKPOINTS, *OF_GIT)
+    ]
     third = -(-len(steps) // 3)
     thirds = [steps[begin : begin + third] for begin in range(0, len(steps), third)]
     for part in thirds:

@@ -56,6 +56,18 @@ _NEVER_RAN = frozenset(
         reasons.CHECKPOINT_NOT_FOUND,
         reasons.CHECKPOINT_TOO_LARGE,
         reasons.CHECKPOINT_UNAVAILABLE,
+        reasons.NODE_STORAGE_FULL,
+        reasons.GIT_IMPORT_FAILED,
+        reasons.REPOSITORY_UNAVAILABLE,
+    }
+)
+
+_REFUSED = frozenset(
+    {
+        reasons.REVISION_NOT_FOUND,
+        reasons.REVISION_AMBIGUOUS,
+        reasons.TREE_TOO_LARGE,
+        reasons.TREE_UNSUPPORTED,
     }
 )
 
@@ -161,6 +173,8 @@ class ExecutionHost:
             ) from None
         if seen.outcome is not None and seen.outcome.reason in _NEVER_RAN:
             raise errors.Unavailable(seen.outcome.message, reason=seen.outcome.reason)
+        if seen.outcome is not None and seen.outcome.reason in _REFUSED:
+            raise errors.Refused(seen.outcome.message, reason=seen.outcome.reason)
         return seen
 
     async def exec(self, uid: str, request: ExecRequest) -> ExecResult:

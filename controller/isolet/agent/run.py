@@ -31,6 +31,8 @@ from isolet.agent.settings import AgentSettings, host_and_port
 from isolet.agent.store.sqlite import SQLiteStore
 from isolet.agent.workspace.disk import DiskWorkspaces
 from isolet.agent.workspace.launch import LaunchFolders
+from isolet.agent.workspace.mirrors import Mirrors
+from isolet.agent.workspace.trees import Trees
 from isolet.base import errors, log
 from isolet.base.clock import SystemClock
 
@@ -139,6 +141,9 @@ async def _context(settings: AgentSettings, stack: AsyncExitStack) -> Context:
     launches = LaunchFolders(settings.run_dir / "launch")
     await launches.prepare()
     stack.push_async_callback(launches.close)
+    trees, mirrors = Trees(state / "trees"), Mirrors(state / "mirrors")
+    trees.prepare()
+    mirrors.prepare()
     engine = DockerEngine(str(settings.engine_socket), installation=settings.installation)
     stack.push_async_callback(engine.close)
     return Context(
@@ -152,6 +157,8 @@ async def _context(settings: AgentSettings, stack: AsyncExitStack) -> Context:
         store=store,
         disks=disks,
         launches=launches,
+        trees=trees,
+        mirrors=mirrors,
         clock=SystemClock(),
         policy=read_policy(settings.policy_file, await _facts(disks)),
         proof_of_runtime=is_gvisor,

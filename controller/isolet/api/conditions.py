@@ -18,6 +18,7 @@ SCHEDULED = "Scheduled"
 READY = "Ready"
 FINISHED = "Finished"
 SUCCEEDED = "Succeeded"
+WORKSPACE_COMPLETE = "WorkspaceComplete"
 RECONCILING = "Reconciling"
 STALLED = "Stalled"
 
@@ -29,11 +30,20 @@ RUNTIME_QUALIFIED = "RuntimeQualified"
 STATE_USABLE = "StateUsable"
 LIVE_RESTORE = "LiveRestore"
 DISK_WORKSPACES = "DiskWorkspaces"
+GIT_REPOSITORIES = "GitRepositories"
 CAPACITY_LEFT = "CapacityLeft"
 DRAINED = "Drained"
 
-EXECUTION_TYPES = (SCHEDULED, READY, FINISHED, SUCCEEDED, RECONCILING, STALLED)
-PROCESS_TYPES = (SCHEDULED, FINISHED, SUCCEEDED, RECONCILING, STALLED)
+EXECUTION_TYPES = (
+    SCHEDULED,
+    READY,
+    FINISHED,
+    SUCCEEDED,
+    WORKSPACE_COMPLETE,
+    RECONCILING,
+    STALLED,
+)
+PROCESS_TYPES = (SCHEDULED, FINISHED, SUCCEEDED, WORKSPACE_COMPLETE, RECONCILING, STALLED)
 CHECKPOINT_TYPES = (READY, RECONCILING, STALLED)
 CLASS_TYPES = (READY,)
 NODE_TYPES = (
@@ -45,9 +55,13 @@ NODE_TYPES = (
     RUNTIME_QUALIFIED,
     STATE_USABLE,
     DISK_WORKSPACES,
+    GIT_REPOSITORIES,
     CAPACITY_LEFT,
     DRAINED,
 )
+
+NODE_OPTIONAL = frozenset({READY, DISK_WORKSPACES, GIT_REPOSITORIES, CAPACITY_LEFT, DRAINED})
+"""Conditions of an agent that close one capability, not the node."""
 
 MEANINGS: dict[str, str] = {
     SCHEDULED: "A node is bound (`spec.nodeName`). False while none can take it, with the reason.",
@@ -60,6 +74,10 @@ MEANINGS: dict[str, str] = {
         "Unknown while work goes on; then True or False once, never changed. A session that ended"
         " as asked has succeeded."
     ),
+    WORKSPACE_COMPLETE: (
+        "Only ever False: the Git tree has submodules, left as empty folders, or pointers to"
+        " content of Git LFS; the message names them. It is imported all the same."
+    ),
     RECONCILING: "Isolet is working towards what the spec asks for (kstatus).",
     STALLED: "Isolet cannot get on without someone's help; the message says whose (kstatus).",
     REACHABLE: "The agent answers the operator.",
@@ -69,6 +87,9 @@ MEANINGS: dict[str, str] = {
     RUNTIME_QUALIFIED: "A real sandbox was started and proved to be gVisor.",
     STATE_USABLE: "The agent's store is on a usable local file system and not of a newer version.",
     DISK_WORKSPACES: "The node can give Disk workspaces.",
+    GIT_REPOSITORIES: (
+        "The node can read the Git repositories that its policy names. Not set where it names none."
+    ),
     CAPACITY_LEFT: "The node has room for at least one more small Execution.",
     DRAINED: "A drain was asked for and no work is left on the node.",
 }

@@ -113,7 +113,8 @@ class ExecutionStatus(meta.Model):
     observed_generation: meta.Int64 | None = None
     """The generation of the spec that this status speaks of."""
     conditions: Conditions = ()
-    """Scheduled, Ready (sessions only), Finished, Succeeded, Reconciling, Stalled."""
+    """Scheduled, Ready (sessions only), Finished, Succeeded, WorkspaceComplete (only where it is
+    not), Reconciling, Stalled."""
     start_time: meta.Time | None = None
     """When the sandbox started."""
     deadline: meta.Time | None = None

@@ -122,6 +122,8 @@ class ExecutionNodeStatus(meta.Model):
     """Runtimes that were qualified by starting a sandbox."""
     features: Annotated[tuple[str, ...], rules.SET] | None = None
     """What the node can do beyond running commands in Memory workspaces."""
+    repositories: Annotated[tuple[str, ...], rules.SET] | None = None
+    """Git repositories that workspaces can start from there; `team/*` stands for all below."""
     capacity: NodeAmounts | None = None
     """Room in all."""
     allocated: NodeAmounts | None = None

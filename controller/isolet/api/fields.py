@@ -12,7 +12,7 @@ from pydantic import AfterValidator, GetCoreSchemaHandler, GetJsonSchemaHandler,
 from pydantic_core import core_schema
 
 from isolet.api import rules
-from isolet.base import imageref, quantity
+from isolet.base import gitnames, imageref, quantity
 
 BYTES_PATTERN = (
     "^(?:[0-9]{1,18}|[0-9]{1,6}(?:\\.[0-9]{1,3})?(?:Ki|Mi|Gi|Ti|k|M|G|T)|[0-9]{1,6}[eE][0-9]{1,2})$"
@@ -163,7 +163,7 @@ Folder = Annotated[
 ]
 """A folder in the workspace; empty is the workspace itself."""
 
-REVISION_PATTERN = "^[A-Za-z0-9][A-Za-z0-9._/@{}^~+-]*$"
+REVISION_PATTERN = gitnames.REVISION_PATTERN
 _REVISION_MESSAGE = (
     "must name a commit, branch or tag and begin with a letter or digit; ranges, paths (a:b),"
     " search (^{/text}) and reflog (@{...}) forms are refused, since what they mean changes"
@@ -171,8 +171,7 @@ _REVISION_MESSAGE = (
 
 
 def _check_revision(revision: str) -> str:
-    odd = any(part in revision for part in ("@{", "^{/", ".."))
-    if odd or not re.fullmatch(REVISION_PATTERN.removesuffix("$"), revision):
+    if not gitnames.is_revision(revision):
         raise ValueError(_REVISION_MESSAGE)
     return revision
 
@@ -193,7 +192,7 @@ Revision = Annotated[
 ]
 """A revision of a Git repository."""
 
-REPOSITORY_PATTERN = "^[A-Za-z0-9][A-Za-z0-9_.-]*(?:/[A-Za-z0-9][A-Za-z0-9_.-]*)*$"
+REPOSITORY_PATTERN = gitnames.REPOSITORY_PATTERN
 Repository = Annotated[
     str, StringConstraints(min_length=1, max_length=253, pattern=REPOSITORY_PATTERN)
 ]

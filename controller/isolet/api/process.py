@@ -270,7 +270,8 @@ class ProcessStatus(meta.Model):
     observed_generation: meta.Int64 | None = None
     """The generation of the spec that this status speaks of."""
     conditions: Conditions = ()
-    """Scheduled, Finished, Succeeded, Reconciling, Stalled."""
+    """Scheduled, Finished, Succeeded, WorkspaceComplete (only where it is not), Reconciling,
+    Stalled."""
     start_time: meta.Time | None = None
     """When the command started."""
     deadline: meta.Time | None = None

@@ -175,7 +175,13 @@ ISOLATION_MISMATCH = _infra(
 )
 DRAINED = _infra("Drained", "Its node was drained and the drain's deadline passed.")
 AGENT_RESTARTED = _infra("AgentRestarted", "What was in flight when the agent ended is not known.")
-GIT_IMPORT_FAILED = _infra("GitImportFailed", "The revision could not be read from the repository.")
+GIT_IMPORT_FAILED = _infra(
+    "GitImportFailed", "The commit could not be read: objects are missing or damaged, or no time."
+)
+REPOSITORY_UNAVAILABLE = _infra(
+    "RepositoryUnavailable",
+    "The Git repository cannot be read on the node, its remote not reached, or no node has it.",
+)
 CHECKPOINT_FAILED = _infra("CheckpointFailed", "The workspace could not be taken.")
 CHECKPOINT_UNAVAILABLE = _infra(
     "CheckpointUnavailable", "No copy of the Checkpoint can be reached.", "EXECUTION_RUNTIME_ERROR"
@@ -258,6 +264,16 @@ CHECKPOINT_QUOTA = _refused(
     "EXECUTION_RESOURCE_LIMIT",
 )
 REVISION_NOT_FOUND = _refused("RevisionNotFound", "The repository has no such commit.")
+REVISION_AMBIGUOUS = _refused(
+    "RevisionAmbiguous", "The revision names several commits; the message says how to name one."
+)
+TREE_TOO_LARGE = _refused(
+    "TreeTooLarge",
+    "The Git tree needs more room than the workspace has, or more entries than the node allows.",
+)
+TREE_UNSUPPORTED = _refused(
+    "TreeUnsupported", "The Git tree has an entry that no workspace may hold, such as .git."
+)
 UNSCHEDULABLE_IN_TIME = _refused(
     "SchedulingDeadlineExceeded", "No node had room within schedulingDeadlineSeconds."
 )
@@ -288,6 +304,9 @@ QUARANTINED = _waiting("Quarantined", "Its removal could not be confirmed; tried
 CHECKPOINT_IN_USE = _waiting("CheckpointInUse", "A restore is reading it.")
 UNAVAILABLE = _waiting("Unavailable", "Not now; tried again.")
 UNCONFIRMED = _waiting("Unconfirmed", "It was tried and nobody can say yet what came of it.")
+CONTENT_ELSEWHERE = _progress(
+    "ContentElsewhere", "The Git tree refers to submodules or LFS content, which is not imported."
+)
 RETAINED = _waiting("Retained", "It has ended; sandbox and workspace are kept for a while.")
 
 NODE_READY = _node("NodeReady", "The node takes work.")
@@ -297,6 +316,7 @@ CERTIFICATE_REFUSED = _node("CertificateRefused", "Agent and operator do not tru
 WIRE_INCOMPATIBLE = _node("WireIncompatible", "Agent and operator share no protocol version.")
 RUNTIME_UNQUALIFIED = _node("RuntimeUnqualified", "No sandbox could be proved to be gVisor.")
 LOOP_DEVICES_MISSING = _node("LoopDevicesMissing", "The node has no usable loop devices.")
+GIT_UNUSABLE = _node("GitUnusable", "The node has no Git that can be run, and serves none.")
 LIVE_RESTORE_OFF = _node(
     "LiveRestoreOff", "A restart of the engine would kill every sandbox on the node."
 )

@@ -19,7 +19,7 @@ from isolet.plan.model import Absent, Known, Observed
 from isolet.plan.objects import ExecutionFacts, Sought, Work
 from isolet.plan.restoring import Origin
 from isolet.plan.values import PinnedInput, Refusal, Wait
-from isolet.wire.execution import Medium, Resources
+from isolet.wire.execution import GitSource, Medium, Resources
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,13 +116,6 @@ def runs_as(case: Case, image: str) -> str:
     if case.sought.image is None and taken is not None and not imageref.is_pinned(image):
         return taken
     return image
-
-
-def asks_for_what_comes_later(case: Case) -> Refusal | None:
-    """Fields that are in the API before this version can serve them. Never silently ignored."""
-    if not case.sought.later:
-        return None
-    return Refusal(reasons.UNSUPPORTED, f"{case.sought.later[0]} is not available in this version")
 
 
 def class_is_not_granted(case: Case) -> Refusal | None:
@@ -225,6 +218,24 @@ def medium_is_not_allowed(case: Case) -> Refusal | None:
     )
 
 
+def git_of(case: Case) -> GitSource | None:
+    """The revision that the workspace begins with."""
+    git = case.sought.workspace.git
+    return None if git is None else GitSource(repository=git.repository, revision=git.revision)
+
+
+def repository_is_not_allowed(case: Case) -> Refusal | None:
+    """The repository that the workspace begins with."""
+    git = case.sought.workspace.git
+    if git is None or git.repository in (case.rules.workspace.git_repositories or ()):
+        return None
+    return Refusal(
+        reasons.REPOSITORY_NOT_ALLOWED,
+        f"ExecutionClass {case.class_name} does not allow Git repository {git.repository}"
+        " (spec.workspace.gitRepositories)",
+    )
+
+
 def retention_of(case: Case) -> int:
     """The object's own retention, or the class's."""
     own = case.sought.workspace.retain_seconds
@@ -284,7 +295,6 @@ def secrets_are_not_allowed(case: Case) -> Refusal | None:
 
 
 CHECKS: tuple[Check, ...] = (
-    asks_for_what_comes_later,
     class_is_not_granted,
     image_is_not_allowed,
     resources_are_incomplete,
@@ -292,6 +302,7 @@ CHECKS: tuple[Check, ...] = (
     mounts_do_not_fit_memory,
     content_does_not_fit,
     medium_is_not_allowed,
+    repository_is_not_allowed,
     retention_is_over_the_maximum,
     deadlines_are_over_the_maximum,
     secrets_are_not_allowed,
@@ -331,6 +342,7 @@ def _pin(
             maximum_deadline_seconds=rules.deadlines.maximum_seconds,
             idle_timeout_seconds=idle_timeout_of(case),
             restored=case.origin.restored if case.origin else None,
+            git=git_of(case),
             inputs=inputs,
         )
     except (pydantic.ValidationError, ValueError):

@@ -16,7 +16,7 @@ from isolet.plan.model import Fact, Known
 from isolet.plan.objects import AnyRecord, ExecutionFacts, Facts, Work
 from isolet.plan.values import PinnedInput
 from isolet.wire.base import Wire
-from isolet.wire.execution import Amendment, Medium, Resources, State
+from isolet.wire.execution import Amendment, GitSource, Medium, Resources, State
 from isolet.wire.node import Amounts
 from isolet.wire.process import ProcessAmendment, ProcessState
 
@@ -55,6 +55,8 @@ class Pinned(Wire):
     maximum_deadline_seconds: int
     idle_timeout_seconds: int | None = None
     restored: Restored | None = None
+    git: GitSource | None = None
+    """The revision as it was asked for; which commit it is, the agent finds out and keeps."""
     inputs: tuple[PinnedInput, ...] = ()
 
 

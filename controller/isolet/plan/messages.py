@@ -97,6 +97,7 @@ def _workspace(pinned: Pinned) -> Workspace:
         medium=pinned.medium,
         executable=pinned.workspace_executable,
         retain_seconds=pinned.retain_seconds,
+        git=pinned.git,
     )
 
 

@@ -36,14 +36,12 @@ SMALL = Amounts(cpu_millis=100, memory_bytes=64 << 20, executions=1)
 REQUIRED = (cond.ENGINE_READY, cond.RUNTIME_QUALIFIED)
 """Conditions that an agent has to give before it gets work."""
 
-OPTIONAL = frozenset({cond.READY, cond.DISK_WORKSPACES, cond.CAPACITY_LEFT, cond.DRAINED})
-"""Conditions of an agent that close one capability, not the node."""
-
 _FALLBACK_REASONS = {
     cond.ENGINE_READY: reasons.ENGINE_UNAVAILABLE,
     cond.RUNTIME_QUALIFIED: reasons.RUNTIME_UNQUALIFIED,
     cond.STATE_USABLE: reasons.STATE_UNUSABLE,
     cond.DISK_WORKSPACES: reasons.LOOP_DEVICES_MISSING,
+    cond.GIT_REPOSITORIES: reasons.GIT_UNUSABLE,
     cond.CAPACITY_LEFT: reasons.NO_CAPACITY,
 }
 
@@ -68,7 +66,8 @@ def unfit(report: NodeObserved) -> NodeCondition | None:
                 type=kind, status="Unknown", reason=reasons.NOT_PROBED, message="not checked yet"
             )
     return next(
-        (c for c in report.conditions if c.type not in OPTIONAL and c.status != "True"), None
+        (c for c in report.conditions if c.type not in cond.NODE_OPTIONAL and c.status != "True"),
+        None,
     )
 
 
@@ -128,6 +127,7 @@ def _account(report: NodeObserved) -> api.ExecutionNodeStatus:
         architecture=report.architecture or None,
         runtimes=tuple(sorted(set(report.runtimes))),
         features=_features(report),
+        repositories=tuple(sorted(set(report.repositories))) or None,
         capacity=_amounts(report.capacity),
         allocated=_amounts(report.allocated),
         images=tuple(

@@ -62,8 +62,6 @@ class Sought:
     session: bool = False
     restore_from: str | None = None
     """Name of the Checkpoint that it starts with."""
-    later: tuple[str, ...] = ()
-    """Fields that are set and that this version cannot serve."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -132,7 +130,6 @@ class ExecutionFacts(Facts):
             idle_timeout_seconds=spec.idle_timeout_seconds,
             session=spec.command is None,
             restore_from=spec.restore_from.checkpoint_name if spec.restore_from else None,
-            later=("workspace.git",) if spec.workspace.git is not None else (),
         )
 
     @property
@@ -193,7 +190,6 @@ class ProcessFacts(Facts):
             workspace=template.workspace,
             node_selector=template.node_selector,
             scheduling_deadline_seconds=template.scheduling_deadline_seconds,
-            later=("template.workspace.git",) if template.workspace.git is not None else (),
         )
 
     @property

@@ -188,20 +188,26 @@ def _place(seen: Observed, pinned: Pinned) -> Plan:
     if found.content_missing:
         return _wait(seen, Wait(reasons.CHECKPOINT_UNAVAILABLE, found.message))
     wait = Wait(reasons.UNSCHEDULABLE, found.message)
-    if not found.image_missing:
+    never = _never(found, pinned)
+    if never is None:
         return _wait(seen, wait)
     final = (seen.object.metadata.creation_timestamp or seen.now) + IMAGE_PATIENCE
     if seen.now < final:
         return _wait(seen, wait, worth_from=final)
-    return finish(
-        seen,
-        Verdict(
-            succeeded=False,
-            reason=reasons.IMAGE_MISSING,
-            message=f"image {pinned.image} is on no node, and images are never pulled:"
-            f" {found.message}",
-        ),
-    )
+    return finish(seen, never)
+
+
+def _never(found: placement.Nowhere, pinned: Pinned) -> Verdict | None:
+    """The end of what no node can ever take as they are."""
+    if found.repository_missing and pinned.git is not None:
+        reason = reasons.REPOSITORY_UNAVAILABLE
+        what = f"Git repository {pinned.git.repository} is in no node's policy"
+    elif found.image_missing:
+        reason = reasons.IMAGE_MISSING
+        what = f"image {pinned.image} is on no node, and images are never pulled"
+    else:
+        return None
+    return Verdict(succeeded=False, reason=reason, message=f"{what}: {found.message}")
 
 
 def _join(seen: Observed, inside: Inside) -> Plan:
@@ -227,6 +233,7 @@ def _demand(seen: Observed, pinned: Pinned) -> placement.Demand:
         runtime=pinned.runtime,
         medium=pinned.medium.value,
         amounts=binding.demand(pinned),
+        repository=pinned.git.repository if pinned.git else None,
         selectors=tuple(selector for selector in selectors if selector),
         content=_content(seen, pinned),
         near=_near(seen, pinned),

@@ -7,7 +7,7 @@ object each time something ends.
 
 import heapq
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -34,6 +34,8 @@ class Demand:
     runtime: str
     medium: str
     amounts: Amounts
+    repository: str | None = None
+    """The Git repository that its workspace begins with."""
     selectors: tuple[Mapping[str, str], ...] = ()
     """Labels that the node must have, the class's and the object's own."""
     content: Mapping[str, str] | None = None
@@ -60,6 +62,8 @@ class Nowhere:
     """Every node was read, some are fit, and none of all has the image."""
     content_missing: bool = False
     """Some node lacks nothing but a way to the Checkpoint's content."""
+    repository_missing: bool = False
+    """The same of the Git repository."""
 
 
 def place(demand: Demand, nodes: Sequence[NodeFacts], installation: str = "") -> Chosen | Nowhere:
@@ -81,8 +85,13 @@ def place(demand: Demand, nodes: Sequence[NodeFacts], installation: str = "") ->
         return Chosen(best, run_reference(best.report, demand.image) or demand.image)
     return Nowhere(
         message=_summary([text for text in lacks.values() if text is not None]),
-        image_missing=_image_is_nowhere(demand, nodes, installation),
         content_missing=bool(far),
+        image_missing=_is_nowhere(
+            nodes, installation, lambda report: run_reference(report, demand.image) is not None
+        ),
+        repository_missing=_is_nowhere(
+            nodes, installation, lambda report: serves(report, demand.repository)
+        ),
     )
 
 
@@ -101,6 +110,8 @@ def lack(demand: Demand, facts: NodeFacts, installation: str = "") -> str | None
         return f"without runtime {demand.runtime} qualified"
     if demand.medium not in report.media:
         return f"without {demand.medium} workspaces"
+    if not serves(report, demand.repository):
+        return f"without Git repository {demand.repository}"
     if run_reference(report, demand.image) is None:
         return f"without image {demand.image}"
     return _room(demand, facts)
@@ -144,6 +155,14 @@ def run_reference(report: NodeObserved, image: str) -> str | None:
         known = any(_short(d) == wanted for found in report.images for d in found.digests)
         return image if known else None
     return next((found.id for found in report.images if wanted in map(_short, found.tags)), None)
+
+
+def serves(report: NodeObserved, repository: str | None) -> bool:
+    """Whether workspaces can start from this Git repository there."""
+    if repository is None or repository in report.repositories:
+        return True
+    root, slash, _ = repository.partition("/")
+    return bool(slash) and f"{root}/*" in report.repositories
 
 
 def _short(image: str) -> str:
@@ -199,8 +218,10 @@ def _summary(lacks: Sequence[str]) -> str:
     return f"0/{len(lacks)} nodes can take it: {counted}"
 
 
-def _image_is_nowhere(demand: Demand, nodes: Sequence[NodeFacts], installation: str) -> bool:
-    """Final only if no node that could ever take it may have the image.
+def _is_nowhere(
+    nodes: Sequence[NodeFacts], installation: str, has: Callable[[NodeObserved], bool]
+) -> bool:
+    """Final only if no node that could ever take it may have what it needs.
 
     A node that is out of service is no hope; one that was never read may be.
     """
@@ -208,9 +229,7 @@ def _image_is_nowhere(demand: Demand, nodes: Sequence[NodeFacts], installation: 
     if not all(facts.synced and facts.report is not None for facts in hopes):
         return False
     fit = any(closed(facts, installation) is None for facts in hopes)
-    return fit and not any(
-        facts.report is not None and run_reference(facts.report, demand.image) for facts in hopes
-    )
+    return fit and not any(facts.report is not None and has(facts.report) for facts in hopes)
 
 
 def promised(

@@ -6,7 +6,7 @@ the dispatch and by confirmed removal; it is never repeated unless it is proved 
 (docs/decisions/0009-a-start-is-decided.md).
 """
 
-from isolet.plan import reasons, sandbox_outcome
+from isolet.plan import reasons, sandbox_git, sandbox_outcome
 from isolet.plan.sandbox_model import (
     Action,
     Bury,
@@ -166,7 +166,8 @@ def _before_dispatch(record: SandboxRecord, facts: SandboxFacts) -> Decision:
         )
     if seen is not None and seen.life is Life.REMOVING:
         return Decision(actions=(RemoveContainer(),))
-    return Decision(actions=_made_and_started(record))
+    reading = record.git and sandbox_git.before_create(record.git, facts.tree)
+    return reading or Decision(actions=_made_and_started(record))
 
 
 def _made_and_started(record: SandboxRecord) -> tuple[Action, ...]:
@@ -185,10 +186,13 @@ def _dispatched(record: SandboxRecord, facts: SandboxFacts, now: Moment) -> Deci
         return _dispatched_absent(facts)
     if not seen.ours:
         return _end(_conflict(record))
+    if sandbox_git.is_unpacking(record, facts):
+        return sandbox_git.UNPACKING
     if seen.life in (Life.RUNNING, Life.PAUSED, Life.EXITED):
         if record.to_be_filled and record.stop is None:
             return _cut_off_while_filled(seen)
-        return Decision(actions=(RecordRunning(seen.started_at or now.wall),))
+        started = seen.started_at if record.git is None else None
+        return Decision(actions=(RecordRunning(started or now.wall),))
     # Created, never started: a start may still be on its way inside the engine. Removal settles it,
     # since the engine serialises both; the events then say whether it ever ran.
     return Decision(actions=(RemoveContainer(),))

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 
+from isolet.plan.git_model import GitAction, GitPart, TreeFacts
 from isolet.wire.checkpoint import Manifest, Restore
 from isolet.wire.execution import (
     Medium,
@@ -128,6 +129,8 @@ class SandboxRecord:
     """Set exactly when `kind` is CHECKPOINT."""
     restored: bool = False
     """The workspace holds all that `spec.restore` names, and nothing has run in it before."""
+    git: GitPart | None = None
+    """Set exactly when its workspace begins with a Git revision."""
     state: State
     stop_reason: str | None = None
     """Why `state` is Terminated when that is not the user's own wish."""
@@ -246,6 +249,8 @@ class SandboxFacts:
     """What its workspace is to start with lies on the node, or its owner has said where."""
     inputs: bool = False
     """Arguments and env values are at hand, in memory or in the launch folder."""
+    tree: TreeFacts = TreeFacts()
+    """Only before the start, of what begins with a Git revision."""
     control: Control | None = None
     control_detail: str = ""
     """Why it could not be started: `missing`, `not-executable`, `bad-cwd`, or the shell's code."""
@@ -351,7 +356,8 @@ CheckpointAction = Dispatch | Thaw | Take | RecordEnd | Dispose | Bury
 """What is done about a Checkpoint."""
 
 Action = (
-    Fetch
+    GitAction
+    | Fetch
     | Fill
     | Create
     | Dispatch

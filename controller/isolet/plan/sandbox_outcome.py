@@ -1,6 +1,6 @@
 """From what was seen of an ended sandbox to its outcome. PURE, and never more than was seen."""
 
-from isolet.plan import reasons
+from isolet.plan import reasons, sandbox_git
 from isolet.plan.sandbox_model import (
     ContainerFacts,
     Control,
@@ -39,6 +39,8 @@ def of_exit(
     code = seen.exit_code
     if record.stop is not None:
         return _stopped(record.stop, code)
+    if facts.control is Control.START_FAILED and facts.control_detail == sandbox_git.NO_TREE:
+        return sandbox_git.did_not_fit(record)
     if facts.control in (Control.START_FAILED, Control.EXEC_FAILED):
         return Outcome(
             succeeded=False,

@@ -15,7 +15,7 @@ from isolet.api import bounds, inputs, process, reasons, sandbox
 from isolet.api import conditions as cond
 from isolet.api.conditions import Condition, Status
 from isolet.base import quantity
-from isolet.plan import process_status
+from isolet.plan import git_status, process_status
 from isolet.plan.binding import Binding, Pinned, deadline_seconds
 from isolet.plan.objects import ProcessFacts, Record, Work
 from isolet.plan.objects import Status as ObjectStatus
@@ -209,9 +209,14 @@ def _resolved(object_: Work, picture: Picture) -> sandbox.Resolved | None:
     pinned = picture.binding.pinned if picture.binding else None
     if pinned is None:
         return stored
-    known = picture.record.image_id if picture.record else None
+    record = picture.record
+    known = record.image_id if record else None
+    commit = record.git.commit if record and record.git else None
     resolved = _of_pinned(pinned, known or (stored.image_id if stored else None))
-    return resolved.with_(active_deadline_seconds=deadline_seconds(object_, pinned))
+    return resolved.with_(
+        active_deadline_seconds=deadline_seconds(object_, pinned),
+        commit=(stored.commit if stored else None) or commit,
+    )
 
 
 def _of_pinned(pinned: Pinned, image_id: str | None) -> sandbox.Resolved:
@@ -310,6 +315,10 @@ def _marks(object_: Work, picture: Picture) -> dict[str, Mark]:
         ready = Mark(Status.FALSE, end.reason, end.message) if end else picture.progress
         if ready is not None:
             marks[cond.READY] = ready
+    git = picture.record.git if picture.record else None
+    elsewhere = git_status.elsewhere(git) if git else ""
+    if elsewhere:
+        marks[cond.WORKSPACE_COMPLETE] = Mark(Status.FALSE, reasons.CONTENT_ELSEWHERE, elsewhere)
     stalled = picture.stalled or _stalled_for_good(end)
     if stalled is not None:
         marks[cond.STALLED] = stalled

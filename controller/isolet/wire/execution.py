@@ -7,10 +7,11 @@ the caller never uses twice.
 
 from datetime import datetime
 from enum import StrEnum
+from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
-from isolet.base import names
+from isolet.base import gitnames, names
 from isolet.wire.base import Uid, Wire
 from isolet.wire.restore import Restore, RestoreFrom
 
@@ -51,6 +52,22 @@ class Resources(Wire):
     output_bytes: int = Field(ge=1, le=64 << 20)
 
 
+def _revision(text: str) -> str:
+    if not gitnames.is_revision(text):
+        raise ValueError("must name a commit, branch or tag")
+    return text
+
+
+class GitSource(Wire):
+    """One revision of a repository that the node's policy names."""
+
+    repository: str = Field(pattern=gitnames.REPOSITORY_PATTERN, max_length=gitnames.MAX_REPOSITORY)
+    revision: Annotated[str, AfterValidator(_revision)] = Field(
+        min_length=1, max_length=gitnames.MAX_REVISION
+    )
+    """Resolved once; what it names later changes nothing."""
+
+
 class Workspace(Wire):
     """The writable folder of the sandbox, mounted at /workspace."""
 
@@ -59,6 +76,8 @@ class Workspace(Wire):
     """Whether programs may be run from it. Only a tmpfs can forbid it under gVisor."""
     retain_seconds: int = Field(default=0, ge=0, le=86_400)
     """How long sandbox and workspace are kept after the end."""
+    git: GitSource | None = None
+    """What it begins with; None: nothing."""
 
 
 class EnvVar(Wire):
@@ -97,7 +116,9 @@ class ExecutionSpec(Wire):
         A field that came later is left out where it is not used: the digest of a spec that an older
         agent has recorded stays the same.
         """
-        unused = {"restore"} if self.restore is None else set()
+        unused: dict[str, Any] = {} if self.restore is not None else {"restore": True}
+        if self.workspace.git is None:
+            unused["workspace"] = {"git"}
         fields = self.model_dump(mode="json", exclude=unused)
         return names.keyed_digest(key, names.canonical_json(fields))
 
@@ -162,6 +183,20 @@ class OutputFacts(Wire):
     stderr_tail: bytes = b""
 
 
+class GitObserved(Wire):
+    """What is known of the Git tree that a workspace began with."""
+
+    commit: str
+    """Full id of the commit, recorded before anything of it was read."""
+    entries: int = 0
+    """Files, folders and links; 0 until the tree has been read."""
+    submodules: tuple[str, ...] = ()
+    """Paths of submodules, which are empty folders; the first few."""
+    more_submodules: int = 0
+    lfs: int = 0
+    """Files that are pointers to content that Git LFS keeps elsewhere."""
+
+
 class ExecutionObserved(Wire):
     """One Execution as the agent knows it."""
 
@@ -177,6 +212,8 @@ class ExecutionObserved(Wire):
     outcome: Outcome | None = None
     waiting: Waiting | None = None
     image_id: str | None = None
+    git: GitObserved | None = None
+    """None without a Git workspace, and until the commit is known."""
     started_at: datetime | None = None
     deadline_at: datetime | None = None
     ended_at: datetime | None = None

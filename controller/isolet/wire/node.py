@@ -62,6 +62,8 @@ class NodeObserved(Wire):
     """Workspace media this node can give."""
     object_stores: tuple[str, ...] = ()
     """Names of the object stores that it can read and write."""
+    repositories: tuple[str, ...] = ()
+    """Names of Git repositories that workspaces can start from; `team/*`: all below `team/`."""
     images: tuple[Image, ...] = ()
     capacity: Amounts = Amounts()
     allocated: Amounts = Amounts()

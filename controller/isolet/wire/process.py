@@ -9,7 +9,7 @@ on and forgotten: an agent keeps names, sizes and a keyed digest of the whole re
 import hashlib
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated, Self
+from typing import Annotated, Any, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -17,6 +17,7 @@ from isolet.base import names, times
 from isolet.wire.base import Uid, Wire
 from isolet.wire.execution import (
     EnvVar,
+    GitObserved,
     Outcome,
     OutputFacts,
     Resources,
@@ -158,7 +159,10 @@ class ProcessSpec(Wire):
 
     def digest(self, key: bytes) -> str:
         """The request digest, keyed so that no value can be guessed from it."""
-        body = self.model_dump(mode="json", exclude={"files", "stdin"})
+        unused: dict[str, Any] = {"files": True, "stdin": True}
+        if self.sandbox is not None and self.sandbox.workspace.git is None:
+            unused["sandbox"] = {"workspace": {"git"}}
+        body = self.model_dump(mode="json", exclude=unused)
         body["files"] = [(f.path, f.mode, names.digest(f.content)) for f in self.files]
         body["stdin"] = None if not self.stdin else hashlib.sha256(self.stdin).hexdigest()
         return names.keyed_digest(key, names.canonical_json(body))
@@ -239,6 +243,8 @@ class ProcessObserved(Wire):
     waiting: Waiting | None = None
     execution_uid: str | None = None
     image_id: str | None = None
+    git: GitObserved | None = None
+    """As `ExecutionObserved.git`."""
     container_id: str | None = None
     boot_id: str | None = None
     created_at: datetime | None = None

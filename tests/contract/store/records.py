@@ -3,6 +3,7 @@
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
 
+from isolet.plan.git_model import GitPart, Tree
 from isolet.plan.sandbox_model import (
     CheckpointPart,
     Kind,
@@ -118,6 +119,12 @@ def a_full_record(uid: str = "full") -> SandboxRecord:
             manifest_digest="sha256:" + "1" * 64,
         ),
         restored=True,
+        git=GitPart(
+            repository="project",
+            revision="v1",
+            commit="a" * 40,
+            tree=Tree(entries=3, submodules=("sub",), more_submodules=1, lfs=2),
+        ),
         spec=replace(
             a_record().spec,
             restore=Restore(

@@ -19,6 +19,8 @@ from isolet.agent.service.service import Service
 from isolet.agent.store.sqlite import SQLiteStore
 from isolet.agent.workspace.disk import DiskWorkspaces
 from isolet.agent.workspace.launch import LaunchFolders
+from isolet.agent.workspace.mirrors import Mirrors
+from isolet.agent.workspace.trees import Trees
 from isolet.base.clock import SystemClock
 from isolet.wire.execution import ExecutionSpec, Medium, Resources, Workspace
 
@@ -55,6 +57,9 @@ class Node:
         self.root = root
         self.installation = f"test-{uuid.uuid4().hex[:8]}"
         self.run = Path("/run/isolet-test") / self.installation
+        self.policy = policy_model.default(
+            policy_model.NodeFacts(cpus=64, memory_bytes=20 << 30, disk_bytes=20 << 30)
+        )
         self.service: Service | None = None
         self._closers: list[object] = []
 
@@ -65,6 +70,9 @@ class Node:
         await disks.prepare()
         launches = LaunchFolders(self.run / "launch")
         await launches.prepare()
+        trees, mirrors = Trees(self.root / "trees"), Mirrors(self.root / "mirrors")
+        trees.prepare()
+        mirrors.prepare()
         context = Context(
             node="node-0",
             installation=self.installation,
@@ -76,10 +84,10 @@ class Node:
             store=store,
             disks=disks,
             launches=launches,
+            trees=trees,
+            mirrors=mirrors,
             clock=SystemClock(),
-            policy=policy_model.default(
-                policy_model.NodeFacts(cpus=64, memory_bytes=20 << 30, disk_bytes=20 << 30)
-            ),
+            policy=self.policy,
             proof_of_runtime=lambda pid: "runsc" in Path(f"/proc/{pid}/cmdline").read_text(),
         )
         book = DeadlineBook(self.run / "deadlines.json", self.installation)

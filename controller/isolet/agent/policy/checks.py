@@ -62,6 +62,7 @@ def violations(
             _maximum(spec, policy),
             _fits_memory(spec),
             _workspace(spec, policy),
+            _git(spec, policy),
             _times(spec, policy),
             _strings(spec.command, spec.env),
             _environment(spec.env),
@@ -238,6 +239,13 @@ def _workspace(spec: ExecutionSpec, policy: NodePolicy) -> Iterator[Violation]:
     if spec.workspace.medium is Medium.DISK and not spec.workspace.executable:
         message = "only a Memory workspace can forbid execution: gVisor ignores it on a volume"
         yield Violation("workspace.executable", "NoexecNeedsMemory", message)
+
+
+def _git(spec: ExecutionSpec, policy: NodePolicy) -> Iterator[Violation]:
+    source = spec.workspace.git
+    if source is not None and policy.git.find(source.repository) is None:
+        message = f"{source.repository} is not among the repositories of this node"
+        yield Violation("workspace.git.repository", "RepositoryAllowed", message)
 
 
 def _times(spec: ExecutionSpec, policy: NodePolicy) -> Iterator[Violation]:

@@ -27,6 +27,8 @@
     namespaceCount = 50           # absent: no bound for one namespace
     retainSeconds = 604800        # absent: until they are removed
 
+    [git]                         # see isolet.agent.policy.git
+
 Every key may be absent; a key that is not in this list is refused, since a misspelt bound would
 bound nothing. docs/agent-api.md explains each.
 """
@@ -39,6 +41,7 @@ import pydantic
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
+from isolet.agent.policy.git import GitPolicy
 from isolet.base import errors, imageref, quantity
 from isolet.wire.execution import Medium
 from isolet.wire.node import Amounts
@@ -143,6 +146,8 @@ class NodePolicy(_Table):
     media: tuple[Medium, ...] = (Medium.MEMORY, Medium.DISK)
     maximum_deadline_seconds: Annotated[int, Field(ge=1, le=86_400, strict=True)] = 86_400
     maximum_retain_seconds: _Day = 86_400
+    git: GitPolicy = GitPolicy()
+    """Repositories that workspaces may begin with; none unless the file names them."""
 
     def capacity_amounts(self) -> Amounts:
         """The capacity as it is told to the operator."""

@@ -1,7 +1,7 @@
 """From a record to the sandbox that is asked of the engine. Pure."""
 
 from isolet.agent.engine.base import BindMount, SandboxConfig, Tmpfs, VolumeMount
-from isolet.agent.workspace.script import MOUNT_POINT
+from isolet.agent.workspace.script import MOUNT_POINT, TREE_MOUNT_POINT
 from isolet.base import names
 from isolet.plan.sandbox_model import SandboxRecord
 from isolet.wire.execution import Medium
@@ -25,7 +25,9 @@ NOFILE = 1024
 _MIB = 1 << 20
 
 
-def sandbox(record: SandboxRecord, *, installation: str, launch_folder: str) -> SandboxConfig:
+def sandbox(
+    record: SandboxRecord, *, installation: str, launch_folder: str, tree_folder: str | None = None
+) -> SandboxConfig:
     """The whole container of one Execution or Process. No argument and no env value is in it."""
     spec = record.spec
     nproc = spec.resources.pids + OWN_PROCESSES
@@ -44,7 +46,7 @@ def sandbox(record: SandboxRecord, *, installation: str, launch_folder: str) -> 
         shm_bytes=spec.resources.shm_bytes,
         log_bytes=log_bytes(spec.resources.output_bytes),
         tmpfs=_tmpfs(record),
-        binds=(BindMount(source=launch_folder, target=MOUNT_POINT),),
+        binds=_binds(launch_folder, tree_folder),
         volumes=_volumes(record),
     )
 
@@ -89,6 +91,14 @@ def user_ids(user: str) -> tuple[int, int]:
     """(uid, gid) of a numeric `uid:gid`, which policy has checked."""
     uid, _, gid = user.partition(":")
     return int(uid), int(gid)
+
+
+def _binds(launch_folder: str, tree_folder: str | None) -> tuple[BindMount, ...]:
+    """Folders of ours, read-only: the launch, and an archive to begin the workspace with."""
+    launch = BindMount(source=launch_folder, target=MOUNT_POINT)
+    if tree_folder is None:
+        return (launch,)
+    return (launch, BindMount(source=tree_folder, target=TREE_MOUNT_POINT))
 
 
 def _tmpfs(record: SandboxRecord) -> tuple[Tmpfs, ...]:

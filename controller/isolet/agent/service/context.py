@@ -8,7 +8,7 @@ from pathlib import Path
 
 from isolet.agent.engine.base import Engine
 from isolet.agent.policy.model import NodePolicy
-from isolet.agent.service.ports import Disks, Launches
+from isolet.agent.service.ports import Disks, Launches, Mirrors, Trees
 from isolet.agent.store.base import Store
 from isolet.agent.workspace.artifacts import ArtifactFolders
 from isolet.agent.workspace.checkpoints import CheckpointFolders
@@ -36,6 +36,8 @@ class Context:
     store: Store
     disks: Disks
     launches: Launches
+    trees: Trees
+    mirrors: Mirrors
     clock: Clock
     policy: NodePolicy
     proof_of_runtime: Callable[[int], bool]

@@ -5,9 +5,7 @@ labels is adopted, and the store changes by compare-and-set.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from typing import Any
 
 from isolet.agent.deadline_book import DeadlineBook
 from isolet.agent.engine import config as engine_config
@@ -16,6 +14,8 @@ from isolet.agent.service import collect, config
 from isolet.agent.service.context import Context
 from isolet.agent.service.due import deadline_entry, on_boot_clock
 from isolet.agent.service.facts import Facts
+from isolet.agent.service.git_effects import GitEffects, Performer
+from isolet.agent.service.imports import Imports
 from isolet.agent.service.inputs import Inputs
 from isolet.agent.service.output import files_of
 from isolet.agent.service.restorer import CannotRestore, Restorer
@@ -30,8 +30,6 @@ DEATH_SECONDS = 5.0
 DEATH_LOOK_SECONDS = 0.02
 _ALIVE = frozenset({Status.RUNNING, Status.PAUSED, Status.RESTARTING})
 
-Performer = Callable[[SandboxRecord, Any], Awaitable[SandboxRecord | None]]
-
 
 class Effects:
     """Performs actions on one sandbox at a time; holds nothing of a sandbox itself."""
@@ -43,15 +41,18 @@ class Effects:
         inputs: Inputs,
         restorer: Restorer,
         book: DeadlineBook,
+        imports: Imports,
     ) -> None:
         self._context = context
         self._facts = facts
         self._inputs = inputs
         self._restorer = restorer
         self._book = book
+        self._imports = imports
         self._performers: dict[type[sandbox_model.Action], Performer] = {
             sandbox_model.Fetch: self._fetch,
             sandbox_model.Fill: self._fill,
+            **GitEffects(context, imports).performers(),
             sandbox_model.Create: self._create,
             sandbox_model.Dispatch: self._dispatch,
             sandbox_model.Start: self._start,
@@ -107,6 +108,7 @@ class Effects:
             record.with_(image_id=self._facts.image_id(record)),
             installation=context.installation,
             launch_folder=str(context.launches.folder(record.uid)),
+            tree_folder=str(context.trees.folder(record.uid)) if record.git else None,
         )
         async with context.starts:
             steps.reach(AgentStep.CREATE_BEFORE)
@@ -228,6 +230,8 @@ class Effects:
             self._guard(running, pid=self._facts.pid(record.uid)),
             self._context.store.update(running),
         )
+        if record.git is not None:
+            self._imports.forget(record.uid)
         steps.reach(AgentStep.RUNNING_AFTER)
         return stored
 
@@ -306,6 +310,8 @@ class Effects:
         await self._book.drop(record.container_name)
         self._inputs.forget(record.uid)
         await self._restorer.drop(record.uid)
+        if record.git is not None:
+            self._imports.forget(record.uid)
         return stored
 
     async def _dispose(self, record: SandboxRecord, _: object) -> SandboxRecord:
@@ -319,6 +325,7 @@ class Effects:
             await context.disks.release(record.uid)
             steps.reach(AgentStep.DISPOSE_DISK_AFTER)
         context.launches.remove(record.uid)
+        context.trees.remove(record.uid)
         stored = await context.store.update(
             record.with_(
                 step=Step.DISPOSED,

@@ -12,6 +12,7 @@ from isolet.agent.service import config
 from isolet.agent.service.context import Context
 from isolet.agent.service.events import EventLog
 from isolet.agent.service.images import Images
+from isolet.agent.service.imports import Imports
 from isolet.agent.service.inputs import Inputs
 from isolet.agent.service.output import Follower, cap_of, files_of
 from isolet.agent.service.restorer import Restorer
@@ -40,6 +41,7 @@ class Facts:
         inputs: Inputs,
         restorer: Restorer,
         events: EventLog,
+        imports: Imports,
         wake: Callable[[str], None],
     ) -> None:
         self._context = context
@@ -47,6 +49,7 @@ class Facts:
         self._inputs = inputs
         self._restorer = restorer
         self._events = events
+        self._imports = imports
         self._wake = wake
         self._followers: dict[str, Follower] = {}
         self._pids: dict[str, int] = {}
@@ -95,6 +98,7 @@ class Facts:
             image_problem=problem,
             inputs=self._inputs.at_hand(record.uid),
             source=self._restorer.is_known(record),
+            tree=self._imports.look(record),
         )
 
     async def _without_container(self, record: SandboxRecord, state: Seen) -> SandboxFacts:

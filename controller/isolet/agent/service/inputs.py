@@ -71,6 +71,7 @@ def launch_script(spec: ExecutionSpec, nonce: str) -> bytes:
             nonce=nonce,
             guard_seconds=lifetime,
             wait=config.MAIN_GO if spec.restore is not None and in_memory else None,
+            tree=spec.workspace.git is not None,
         )
     )
 
@@ -91,6 +92,7 @@ def process_launch(
         cwd=f"/workspace/{spec.cwd}".rstrip("/"),
         nonce=nonce,
         guard_seconds=guard_seconds,
+        tree=spec.sandbox is not None and spec.sandbox.workspace.git is not None,
         files=files_name if spec.files else None,
         stdin=stdin_name if spec.stdin else None,
         confined=bool(spec.cwd),

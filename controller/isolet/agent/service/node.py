@@ -124,6 +124,7 @@ class Node:
             conditions=self._conditions(),
             runtimes=() if down else self._qualification.runtimes,
             media=self._qualification.media,
+            repositories=self._qualification.repositories,
             images=self._images,
             capacity=context.policy.capacity_amounts(),
             allocated=allocated(records),

@@ -6,6 +6,8 @@ from typing import Protocol
 
 from isolet.agent.workspace.disk import Disk
 from isolet.agent.workspace.ext4 import Usage
+from isolet.agent.workspace.mirrors import Remote
+from isolet.agent.workspace.trees import Bounds, Exported
 
 
 class Disks(Protocol):
@@ -41,6 +43,64 @@ class Disks(Protocol):
 
     async def usable(self) -> str | None:
         """None if a workspace could be made and released just now, else why not."""
+        ...
+
+
+class Trees(Protocol):
+    """Git trees on their way into sandboxes, each a file in a folder that only one of them has."""
+
+    def folder(self, uid: str) -> Path:
+        """Path of `uid`'s folder, made if it is not there."""
+        ...
+
+    def is_ready(self, uid: str) -> bool:
+        """Whether `uid`'s tree is there, whole."""
+        ...
+
+    def list(self) -> Sequence[str]:
+        """The uids of which something is here."""
+        ...
+
+    def unpacked(self, uid: str) -> None:
+        """Drop the tree; its folder stays."""
+        ...
+
+    def remove(self, uid: str) -> None:
+        """Drop all of it; gone is not an error."""
+        ...
+
+    async def usable(self) -> str | None:
+        """None if Git can be run here, else why not and what to do."""
+        ...
+
+    async def resolve(self, repository: str, revision: str, *, seconds: float) -> str:
+        """The full id of the commit that a revision names in the repository at this path.
+
+        Raises:
+            Refused: it names none or several, or the repository cannot be used; for good.
+            Unavailable: it could not be found out.
+        """
+        ...
+
+    async def export(self, uid: str, repository: str, commit: str, bounds: Bounds) -> Exported:
+        """Have the tree of a commit at hand, whole or not at all.
+
+        Raises:
+            Refused: it is over its bounds, or has what no workspace may hold; for good.
+            Unavailable: it could not be read, or there is no room for it.
+        """
+        ...
+
+
+class Mirrors(Protocol):
+    """Mirrors of Git repositories that lie elsewhere."""
+
+    async def path(self, remote: Remote, *, fresh: bool, seconds: float) -> str:
+        """Where the mirror lies; fetched just now where it is missing or, for `fresh`, too old.
+
+        Raises:
+            Refused: it cannot be fetched (`RepositoryUnavailable`).
+        """
         ...
 
 

@@ -2,8 +2,10 @@
 
 from datetime import datetime, timedelta
 
+from isolet.agent.service.records import git_part
 from isolet.agent.store.base import Tombstone
 from isolet.base import names
+from isolet.plan.git_model import git_observed
 from isolet.plan.sandbox_model import Kind, PinnedSpec, ProcessPart, SandboxRecord
 from isolet.wire.execution import ExecutionSpec, State, Step
 from isolet.wire.process import (
@@ -57,6 +59,7 @@ def new(
             file_sizes=tuple((file.path, len(file.content)) for file in spec.files),
             stdin_bytes=len(spec.stdin or b""),
         ),
+        git=git_part(spec.sandbox.workspace) if spec.sandbox else None,
         state=_state(wanted.state),
         stop_reason=wanted.stop_reason,
         active_deadline_seconds=spec.lifetime_seconds(),
@@ -104,6 +107,7 @@ def observed(record: SandboxRecord) -> ProcessObserved:
         waiting=record.waiting,
         execution_uid=part.host_uid,
         image_id=record.image_id,
+        git=git_observed(record.git),
         container_id=record.container_id,
         boot_id=record.boot_id,
         created_at=record.created_at,

@@ -27,6 +27,7 @@ class Qualification:
     conditions: tuple[NodeCondition, ...]
     runtimes: tuple[str, ...] = ()
     media: tuple[str, ...] = ()
+    repositories: tuple[str, ...] = ()
     architecture: str = ""
 
     @property
@@ -81,13 +82,26 @@ class Qualifier:
         conditions.append(_runtimes_condition(runtimes))
         disk = await self._disk()
         conditions.append(verdict("DiskWorkspaces", disk, "LoopDevicesMissing", "a disk was made"))
+        git, repositories = await self._git()
+        conditions += git
         proved = tuple(name for name, problem in runtimes if problem is None)
         return Qualification(
             conditions=tuple(conditions),
             runtimes=proved if live is None else (),
             media=("Memory", "Disk") if disk is None else ("Memory",),
+            repositories=repositories,
             architecture=info.architecture,
         )
+
+    async def _git(self) -> tuple[list[NodeCondition], tuple[str, ...]]:
+        """Of a node whose policy names repositories."""
+        names_ = self._context.policy.git.names()
+        if not names_:
+            return [], ()
+        problem = await self._context.trees.usable()
+        good = f"{len(names_)} named by the policy"
+        found = verdict("GitRepositories", problem, "GitUnusable", good)
+        return [found], names_ if problem is None else ()
 
     async def _disk(self) -> str | None:
         try:

@@ -4,6 +4,7 @@ from datetime import datetime, timedelta
 
 from isolet.agent.store.base import Tombstone
 from isolet.base import errors, names
+from isolet.plan.git_model import GitPart, git_observed
 from isolet.plan.sandbox_model import PinnedSpec, SandboxRecord
 from isolet.wire.execution import (
     Amendment,
@@ -13,6 +14,7 @@ from isolet.wire.execution import (
     Medium,
     State,
     Step,
+    Workspace,
 )
 
 
@@ -26,6 +28,7 @@ def new(wanted: ExecutionWanted, digest: str, installation: str, now: datetime) 
         generation=wanted.generation,
         spec_digest=digest,
         spec=pinned(wanted.spec),
+        git=git_part(wanted.spec.workspace),
         state=wanted.state,
         stop_reason=wanted.stop_reason,
         active_deadline_seconds=wanted.active_deadline_seconds,
@@ -82,6 +85,14 @@ def pinned(spec: ExecutionSpec) -> PinnedSpec:
     )
 
 
+def git_part(workspace: Workspace) -> GitPart | None:
+    """What is kept of the Git revision that a workspace begins with."""
+    source = workspace.git
+    if source is None:
+        return None
+    return GitPart(repository=source.repository, revision=source.revision)
+
+
 def deadline_at(record: SandboxRecord) -> datetime | None:
     """The deadline in wall time, for people."""
     if record.started_at is None:
@@ -103,6 +114,7 @@ def observed(record: SandboxRecord) -> ExecutionObserved:
         outcome=record.outcome,
         waiting=record.waiting,
         image_id=record.image_id,
+        git=git_observed(record.git),
         started_at=record.started_at,
         deadline_at=deadline_at(record),
         ended_at=record.ended_at,

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from datetime import timedelta
 from functools import partial
 from typing import Literal
 
@@ -24,6 +23,7 @@ from isolet.agent.service.effects import Effects
 from isolet.agent.service.events import EventLog
 from isolet.agent.service.facts import Facts, oldest
 from isolet.agent.service.images import Images
+from isolet.agent.service.imports import Imports
 from isolet.agent.service.inputs import Inputs
 from isolet.agent.service.inside import InsideDriver
 from isolet.agent.service.inside_look import is_inside
@@ -33,7 +33,7 @@ from isolet.agent.service.node import Node
 from isolet.agent.service.output import OutputFiles
 from isolet.agent.service.processes import Processes
 from isolet.agent.service.restorer import Restorer
-from isolet.agent.service.tombstones import buried
+from isolet.agent.service.tombstones import buried, purge_loop
 from isolet.agent.service.turns import Turns
 from isolet.agent.service.watchers import Observed, Watchers
 from isolet.agent.service.worker import Driver, SandboxDriver, Worker, Workers
@@ -51,10 +51,6 @@ from isolet.wire.execution import (
 )
 from isolet.wire.node import NodeObserved, Stray
 
-TOMBSTONE_LIFE = timedelta(hours=25)
-"""Tombstones fence replays for at least 24 h."""
-
-PURGE_SECONDS = 600.0
 MAX_CHUNK_BYTES = 1 << 20
 
 _TELLING = frozenset({"start", "die", "oom", "pause", "unpause", "destroy"})
@@ -77,6 +73,7 @@ class Service(ProcessDoor, CheckpointDoor):
             on_connect=self._on_connect,
         )
         self._inputs = Inputs(context)
+        self._imports = Imports(context, self._wake)
         self._restorer = Restorer(context, LocalCopies(context.checkpoints))
         self._facts = Facts(
             context,
@@ -84,9 +81,12 @@ class Service(ProcessDoor, CheckpointDoor):
             self._inputs,
             self._restorer,
             self._events,
+            self._imports,
             self._wake,
         )
-        self._effects = Effects(context, self._facts, self._inputs, self._restorer, book)
+        self._effects = Effects(
+            context, self._facts, self._inputs, self._restorer, book, self._imports
+        )
         self._watchers = Watchers(context.store, self._seen, buried)
         self._turns = Turns(self._wake)
         self._commands = Commands(context, self._watchers, self._turns, self._touch, self._end_host)
@@ -124,6 +124,7 @@ class Service(ProcessDoor, CheckpointDoor):
             ):
                 self._facts.watchdog_ended(record.uid)
                 self._inside.watchdog_ended(record)
+        self._imports.start({record.uid for record in records})
         entries = (deadline_entry(record) for record in records)
         await self._book.replace([entry for entry in entries if entry is not None])
         for record in records:
@@ -135,7 +136,7 @@ class Service(ProcessDoor, CheckpointDoor):
                 partial(self._events.run, since),
                 self._node.qualify_loop,
                 self._node.refresh_loop,
-                self._purge_loop,
+                partial(purge_loop, self._context),
             )
         ]
 
@@ -154,6 +155,7 @@ class Service(ProcessDoor, CheckpointDoor):
         await asyncio.gather(*self._background, return_exceptions=True)
         await self._workers.close()
         await self._inside.close()
+        await self._imports.close()
         await self._facts.close()
         await self._restorer.close()
 
@@ -389,12 +391,3 @@ class Service(ProcessDoor, CheckpointDoor):
         # At the start of the agent the first qualification is under way already.
         self._was_connected = True
         self._workers.wake_all()
-
-    async def _purge_loop(self) -> None:
-        while True:
-            before = self._context.clock.now() - TOMBSTONE_LIFE
-            try:
-                await self._context.store.purge_tombstones(before=before)
-            except errors.IsoletError as error:
-                _log.warning("tombstones not purged", extra={"reason": error.reason})
-            await asyncio.sleep(PURGE_SECONDS)

@@ -1,9 +1,21 @@
-"""What is told of a record that is gone. Pure."""
+"""What is told of a record that is gone, and for how long."""
+
+import asyncio
+from datetime import timedelta
 
 from isolet.agent.service import checkpoint_records, process_records, records
+from isolet.agent.service.context import Context
 from isolet.agent.service.watchers import Observed
 from isolet.agent.store.base import Tombstone
+from isolet.base import errors, log
 from isolet.plan.sandbox_model import Kind
+
+LIFE = timedelta(hours=25)
+"""Tombstones fence replays for at least 24 h."""
+
+PURGE_SECONDS = 600.0
+
+_log = log.get("agent.tombstones")
 
 
 def buried(tombstone: Tombstone, sequence: int) -> Observed:
@@ -13,3 +25,13 @@ def buried(tombstone: Tombstone, sequence: int) -> Observed:
     if tombstone.kind is Kind.PROCESS:
         return process_records.buried(tombstone, sequence)
     return records.buried(tombstone, sequence)
+
+
+async def purge_loop(context: Context) -> None:
+    """Forget, now and then, those that have served their time."""
+    while True:
+        try:
+            await context.store.purge_tombstones(before=context.clock.now() - LIFE)
+        except errors.IsoletError as error:
+            _log.warning("tombstones not purged", extra={"reason": error.reason})
+        await asyncio.sleep(PURGE_SECONDS)

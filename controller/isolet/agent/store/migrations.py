@@ -60,6 +60,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         """UPDATE records SET body = json_set(body, '$.checkpoint', json('null'),
             '$.restored', json('false'), '$.spec.restore', json('null'))""",
     ),
+    ("UPDATE records SET body = json_set(body, '$.git', json('null'))",),
 )
 
 SCHEMA_VERSION = len(MIGRATIONS)

@@ -18,6 +18,7 @@ class Why(StrEnum):
     MISSING = "missing"
     NOT_EXECUTABLE = "not-executable"
     BAD_CWD = "bad-cwd"
+    NO_TREE = "no-tree"
     NO_FILES = "no-files"
     BAD_STDIN = "bad-stdin"
 

@@ -5,7 +5,8 @@ that only this sandbox mounts, so that no value is ever in the container's confi
 `docker inspect` and the engine's own files would show. What it does, in order:
 
 0. waits for a file, if it was told one: its workspace is filled meanwhile, by commands that need
-   the few processes which the next steps take;
+   the few processes which the next steps take; or unpacks the archive that the workspace begins
+   with, if there is one;
 1. forks the lifetime guard, if asked to: left to PID 1, or the program would own a child that it
    never made; by `kill -9 1`, which also ends a sandbox whose PID 1 was stopped;
 2. unpacks the files given, changes to the working folder, opens the input given, exports the
@@ -37,6 +38,11 @@ MAX_TOTAL_BYTES = (2 << 20) - 8192
 
 MOUNT_POINT = "/.isolet"
 """Where a sandbox has its launch folder."""
+
+TREE_MOUNT_POINT = "/.isolet-tree"
+"""Where it has the archive that its workspace begins with, if there is one."""
+
+TREE = f"{TREE_MOUNT_POINT}/tree.tar"
 
 _NONCE = re.compile(r"[A-Za-z0-9_-]{16,64}")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -71,6 +77,10 @@ trap - EXIT
 echo '%(nonce)s exec-failed' "$1"
 exit "$1"
 }
+"""
+
+_TREE = b"""\
+tar -xpf %(tree)s -C /workspace >/dev/null 2>&1 || isolet_fail no-tree 126
 """
 
 _FILES = b"""\
@@ -135,6 +145,8 @@ class Launch:
     nonce: str
     guard_seconds: int | None = None
     """End the whole sandbox after this long; None forks no guard. Takes two processes."""
+    tree: bool = False
+    """Whether the archive at `TREE` is unpacked into the workspace before all else."""
     files: str | None = None
     """Name of a tar archive in the launch folder, unpacked into the workspace by the user."""
     stdin: str | None = None
@@ -163,8 +175,9 @@ def build(launch: Launch) -> bytes:
     plain = [pair for pair in launch.env if not _is_shells_own(pair[0])]
     parts = [
         b"" if launch.wait is None else _WAIT % {b"wait": _place(launch.wait)},
-        b"" if launch.guard_seconds is None else _GUARD % launch.guard_seconds,
         _FAIL % {b"nonce": nonce},
+        _TREE % {b"tree": _quote(TREE.encode())} if launch.tree else b"",
+        b"" if launch.guard_seconds is None else _GUARD % launch.guard_seconds,
         _RUN % {b"nonce": nonce, b"exec": _exec(argv[1:], special)},
         b"" if launch.files is None else _FILES % {b"files": _place(launch.files)},
         _PREPARE % {b"cwd": _quote(_encode(launch.cwd))},

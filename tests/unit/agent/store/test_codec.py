@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from isolet.agent.store import codec, folder, migrations
 from isolet.base import errors, names
-from isolet.plan import reasons, sandbox_model
+from isolet.plan import git_model, reasons, sandbox_model
 from isolet.wire import checkpoint, execution, process, restore
 from tests.contract.store.records import a_full_record, a_record
 
@@ -22,6 +22,7 @@ SHAPES = {
     1: "sha256:46fe950f9c0a10c2890233275f2a9d085343cf694883f87a154cd9778365bee1",
     2: "sha256:7e139545a5e9637275ef14ba8315323c3db84cc59b759b9eb54b3b49a39faca7",
     3: "sha256:c92ad7e34556d68e32a16f233ae71bfcfd4b303a0c156cf452b5098a17e87833",
+    4: "sha256:a2995598d30e7382e09276e5ff435a68dbc3b97a23548eb67187478753a76779",
 }
 """Digest of all stored fields → the schema version in which they are so. Only ever add to it."""
 
@@ -35,6 +36,8 @@ def _shape() -> dict[str, list[str]]:
             sandbox_model.Stop,
             sandbox_model.ProcessPart,
             sandbox_model.CheckpointPart,
+            git_model.GitPart,
+            git_model.Tree,
         )
     }
     for model in (

@@ -39,7 +39,11 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], Refusal]] = {
     "git": (
         {"workspace": {"git": {"repository": "r", "revision": "main"}}},
         {},
-        Refusal("Unsupported", "workspace.git is not available in this version"),
+        Refusal(
+            "RepositoryNotAllowed",
+            "ExecutionClass standard does not allow Git repository r"
+            " (spec.workspace.gitRepositories)",
+        ),
     ),
     "a namespace that has not the label": (
         {},

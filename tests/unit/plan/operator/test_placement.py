@@ -40,6 +40,21 @@ def cond(kind: str, status: str) -> NodeCondition:
 
 LACKS: dict[str, tuple[Demand, NodeFacts, str | None]] = {
     "fit": (a_demand(), a_node(), None),
+    "a repository that is not its": (
+        a_demand(repository="project"),
+        a_node(report={"repositories": ("other", "project/*")}),
+        "without Git repository project",
+    ),
+    "a repository": (
+        a_demand(repository="project"),
+        a_node(report={"repositories": ("project",)}),
+        None,
+    ),
+    "a repository below a root": (
+        a_demand(repository="team/a/b"),
+        a_node(report={"repositories": ("team/*",)}),
+        None,
+    ),
     "out of service": (
         a_demand(),
         a_node(object_={"spec": {"outOfService": {"reason": "r"}}}),
@@ -248,6 +263,20 @@ def test_an_image_is_missing_only_if_no_node_can_have_it(
     found = placement.place(a_demand(), nodes)
     assert isinstance(found, Nowhere)
     assert found.image_missing is missing
+
+
+def test_a_repository_is_missing_only_if_no_node_can_have_it() -> None:
+    demand = a_demand(repository="project")
+    serving, other = a_node("n2", report={"repositories": ("project",)}), a_node("n3")
+    full = replace(serving, object=a_node("n2", object_={"spec": {"drain": {}}}).object)
+    unread = a_node("n4", reachable=False, synced=False)
+    for nodes, missing in (([other], True), ([other, full], False), ([other, unread], False)):
+        found = placement.place(demand, nodes)
+        assert isinstance(found, Nowhere)
+        assert found.repository_missing is missing
+    chosen = placement.place(demand, [other, serving])
+    assert isinstance(chosen, placement.Chosen)
+    assert chosen.node is serving
 
 
 def test_what_is_bound_counts_until_the_agents_account_has_it() -> None:

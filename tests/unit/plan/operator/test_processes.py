@@ -239,13 +239,14 @@ REFUSED: dict[str, tuple[Observed, str]] = {
         "False DeadlineNotAllowed: timeoutSeconds 3601 is over the maximum 3600 of ExecutionClass"
         " standard",
     ),
-    "a field that comes later": (
+    "a repository that its class does not grant": (
         observed(
             a_process(
                 spec={"template": {"workspace": {"git": {"repository": "r", "revision": "main"}}}}
             )
         ),
-        "False Unsupported: template.workspace.git is not available in this version",
+        "False RepositoryNotAllowed: ExecutionClass standard does not allow Git repository r"
+        " (spec.workspace.gitRepositories)",
     ),
     "its deadline has passed": (
         observed(a_process(spec={"deadlineAt": meta.format_time(after(-1))})),

@@ -361,6 +361,7 @@ class Arena:
 
     def _only(self, sandbox: Sandbox | None) -> dict[str, list[str]]:
         left: dict[str, list[str]] = {"volumes": [], "loops": [], "disks": []}
+        left |= {"copies": [], "trees": []}
         left["containers"] = [sandbox.id] if sandbox else []
         left["launches"] = [sandbox.uid] if sandbox else []
         return left

@@ -137,6 +137,7 @@ class World:
             "disks": [p.name for p in (folder / "disks" / "ready").glob("*.img")],
             "launches": [p.name for p in launches.glob("*") if p.name != ".staging"],
             "copies": [f"{p.parent.name}/{p.name}" for p in (folder / "checkpoints").glob("*/*")],
+            "trees": [p.name for p in (folder / "trees").glob("*")],
         }
 
     def nothing_left(self, seconds: float = 30) -> None:
@@ -148,6 +149,7 @@ class World:
             "disks": [],
             "launches": [],
             "copies": [],
+            "trees": [],
         }
         deadline = time.monotonic() + seconds
         while True:
@@ -239,7 +241,8 @@ def a_class(name: str = "test", **spec: Any) -> Object:
         },
         "env": {"allowSecretRefs": True},
         "deadlines": {"defaultSeconds": 120, "maximumSeconds": 600},
-        "workspace": {"defaultRetainSeconds": 0, "maximumRetainSeconds": 600},
+        "workspace": {"defaultRetainSeconds": 0, "maximumRetainSeconds": 600}
+        | {"gitRepositories": ["samples/project", "samples/none", "elsewhere"]},
     }
     return {
         "apiVersion": "isolet.dev/v1alpha1",

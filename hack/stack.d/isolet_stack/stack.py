@@ -203,8 +203,15 @@ class Stack:
         """The nodes' policy: more CPU is promised than there is, since tests mostly wait."""
         path = self.layout.data / "policy.toml"
         if not path.exists():
-            write_file(path, "[capacity]\ncpu = 64\n")
+            self.repositories.mkdir(parents=True, exist_ok=True)
+            git = f'[git.roots]\nsamples = "{self.repositories}"\n'
+            write_file(path, f"[capacity]\ncpu = 64\n{git}")
         return path
+
+    @property
+    def repositories(self) -> Path:
+        """Where all nodes look for Git repository `samples/<name>`."""
+        return self.layout.data / "git"
 
     def _start(self, part: str, argv: list[str], extra: Mapping[str, str]) -> None:
         if self.alive(part):

@@ -10,12 +10,12 @@ over its Unix socket (`isolet.client.http`). Ids are the caller's, or made here.
 """
 
 import asyncio
-import contextlib
 import uuid
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import Literal
 
+from isolet.agent.changes import Changes
 from isolet.base import errors
 from isolet.plan import reasons
 from isolet.wire.agent_api import AgentAPI
@@ -38,9 +38,6 @@ from isolet.wire.execution import (
     Workspace,
 )
 from isolet.wire.restore import Restore
-
-LOOK_SECONDS = 1.0
-"""How soon to ask again where no news came: a stream of changes may be refused or break off."""
 
 _NEVER_RAN = frozenset(
     {
@@ -81,54 +78,6 @@ class RunResult:
     stderr: bytes
     truncated: bool
     incomplete: bool
-
-
-_T = TypeVar("_T", ExecutionObserved, CheckpointObserved)
-
-Told = ExecutionObserved | CheckpointObserved
-News = asyncio.Queue[Told | None]
-"""What was told of one uid; None: something may have been missed."""
-
-
-class Changes:
-    """The agent's changes, in one stream for all who wait, and only while somebody does."""
-
-    def __init__(self, agent: AgentAPI) -> None:
-        self._agent = agent
-        self._waiting: dict[str, list[News]] = {}
-        self._task: asyncio.Task[None] | None = None
-
-    @contextlib.contextmanager
-    def of(self, uid: str) -> Iterator[News]:
-        """News of one Execution or Checkpoint from now on."""
-        news: News = asyncio.Queue()
-        self._waiting.setdefault(uid, []).append(news)
-        if self._task is None:
-            self._task = asyncio.create_task(self._follow())
-        try:
-            yield news
-        finally:
-            self._waiting[uid].remove(news)
-            if not self._waiting[uid]:
-                del self._waiting[uid]
-            if not self._waiting:
-                self._task.cancel()
-                self._task = None
-
-    async def _follow(self) -> None:
-        while True:
-            with contextlib.suppress(errors.IsoletError):
-                after = (await self._agent.node()).sequence
-                for news in [news for each in self._waiting.values() for news in each]:
-                    news.put_nowait(None)
-                async with contextlib.aclosing(self._agent.watch(after)) as changes:  # type: ignore[type-var]
-                    async for change in changes:
-                        self._tell(change.execution or change.checkpoint)
-            await asyncio.sleep(LOOK_SECONDS)
-
-    def _tell(self, seen: Told | None) -> None:
-        for news in self._waiting.get(seen.uid, ()) if seen is not None else ():
-            news.put_nowait(seen)
 
 
 class ExecutionHost:
@@ -307,34 +256,13 @@ class ExecutionHost:
     async def _until(
         self, uid: str, reached: Callable[[ExecutionObserved], bool]
     ) -> ExecutionObserved:
-        return await self._seen(uid, self._agent.get, ExecutionObserved, reached)
+        return await self._changes.until(uid, self._agent.get, ExecutionObserved, reached)
 
     async def _until_checkpoint(
         self, uid: str, reached: Callable[[CheckpointObserved], bool]
     ) -> CheckpointObserved:
-        return await self._seen(uid, self._agent.get_checkpoint, CheckpointObserved, reached)
-
-    async def _seen(
-        self,
-        uid: str,
-        get: Callable[[str], Awaitable[_T]],
-        kind: type[_T],
-        reached: Callable[[_T], bool],
-    ) -> _T:
-        """What is told of `uid`, once it is as it is waited for."""
-        with self._changes.of(uid) as news:
-            seen = await get(uid)
-            while not reached(seen):
-                told = None
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(LOOK_SECONDS):
-                        told = await news.get()
-                if not isinstance(told, kind):
-                    seen = await get(uid)
-                elif told.sequence >= seen.sequence:
-                    # A tombstone has the number of the change that it was told in.
-                    seen = told
-            return seen
+        get = self._agent.get_checkpoint
+        return await self._changes.until(uid, get, CheckpointObserved, reached)
 
     async def _read(self, uid: str, stream: Literal["stdout", "stderr"]) -> bytes:
         data = bytearray()

@@ -14,11 +14,12 @@ once, in a sandbox that is always removed.
 
 import asyncio
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Literal
 
 from isolet.agent import paging
+from isolet.agent.changes import Changes
 from isolet.agent.operations import (
     Output,
     ReadArtifact,
@@ -78,6 +79,7 @@ class ProcessRunner:
 
     def __init__(self, agent: AgentAPI) -> None:
         self._agent = agent
+        self._changes = Changes(agent)
 
     async def start(self, request: StartRequest) -> Session:
         """Start the operation, or continue it where it stands; never a second run of it.
@@ -98,11 +100,8 @@ class ProcessRunner:
             name=request.operation_id,
             spec=spec,
         )
-        seen = await self._agent.put_process(wanted, None)
-        while seen.outcome is None and seen.step is not Step.RUNNING and seen.waiting is None:
-            await asyncio.sleep(FIRST_LOOK_SECONDS)
-            seen = await self._agent.get_process(wanted.uid)
-        return session(seen)
+        await self._agent.put_process(wanted, None)
+        return session(await self._until(wanted.uid, _is_under_way))
 
     async def poll(self, scope: str, operation_id: str) -> Session:
         """The operation as it stands. Raises NotFound."""
@@ -116,14 +115,10 @@ class ProcessRunner:
         return session(await self._agent.amend_process(uid, change, None))
 
     async def wait(self, scope: str, operation_id: str) -> Session:
-        """Wait for its end."""
-        delay = FIRST_LOOK_SECONDS
-        while True:
-            found = await self.poll(scope, operation_id)
-            if found.terminal:
-                return found
-            await asyncio.sleep(delay)
-            delay = min(LONGEST_LOOK_SECONDS, delay * 1.5)
+        """Wait for its end. Raises NotFound, also when it is forgotten meanwhile."""
+        uid = (await self._seen(scope, operation_id)).uid
+        await self._until(uid, _is_over)
+        return await self.poll(scope, operation_id)
 
     async def read_output(self, scope: str, operation_id: str) -> Output:
         """What is kept: live while it runs, and after the end and disposal."""
@@ -168,10 +163,7 @@ class ProcessRunner:
             raise errors.Conflict(f"{operation_id} still runs", reason=reasons.STILL_RUNNING)
         change = ProcessAmendment(state=ProcessState.CANCELLED, dispose=True)
         await self._agent.amend_process(seen.uid, change, None)
-        while not seen.nothing_left:
-            await asyncio.sleep(FIRST_LOOK_SECONDS)
-            seen = await self._agent.get_process(seen.uid)
-        return session(seen)
+        return session(await self._until(seen.uid, lambda seen: seen.nothing_left))
 
     async def reconcile(
         self, scope: str | None = None, *, remove_orphans: bool = False
@@ -340,6 +332,9 @@ class ProcessRunner:
             await asyncio.sleep(delay)
             delay = min(LONGEST_LOOK_SECONDS, delay * 1.5)
 
+    async def _until(self, uid: str, reached: Callable[[ProcessObserved], bool]) -> ProcessObserved:
+        return await self._changes.until(uid, self._agent.get_process, ProcessObserved, reached)
+
     async def _has_record(self, uid: str) -> bool:
         """Whether more than a tombstone is left."""
         return (await self._agent.get_process(uid)).created_at is not None
@@ -363,6 +358,16 @@ class ProcessRunner:
             at = chunk.offset + len(chunk.data)
             if at >= chunk.total_bytes or not chunk.data:
                 return bytes(data)
+
+
+def _is_under_way(seen: ProcessObserved) -> bool:
+    """Whether it runs, has ended, or waits for something that is told."""
+    return seen.outcome is not None or seen.step is Step.RUNNING or seen.waiting is not None
+
+
+def _is_over(seen: ProcessObserved) -> bool:
+    """Whether it has ended, or only a tombstone is left of it."""
+    return seen.created_at is None or session(seen).terminal
 
 
 def _position(found: Session) -> paging.Position:

@@ -180,7 +180,7 @@ def session(seen: ProcessObserved) -> Session:
 
 
 def _state(seen: ProcessObserved) -> State:
-    if seen.nothing_left and seen.execution_uid is None:
+    if seen.nothing_left and (seen.disposed or seen.execution_uid is None):
         return State.DISPOSED
     if seen.outcome is None:
         if seen.cancel_requested:

@@ -279,9 +279,8 @@ class ProcessStatus(meta.Model):
     completion_time: meta.Time | None = None
     """When it ended."""
     exit_code: meta.Int32 | None = None
-    """Exit code; absent where nobody saw one, for instance when it never started."""
-    signal: meta.Int32 | None = None
-    """Number of the signal that ended it, where that is known."""
+    """Exit code; absent where nobody saw one, for instance when it never started. A signal shows as
+    128 plus its number, which a program may also exit with itself."""
     execution_uid: str | None = Field(default=None, alias="executionUID")
     """UID of the Execution it runs in; one made later under the same name is not it."""
     request_digest: str | None = None
@@ -300,12 +299,12 @@ class ProcessStatus(meta.Model):
     artifact_problems: Annotated[tuple[ArtifactProblem, ...], rules.ATOMIC] | None = None
     """Files that were to be kept and are not, at most 64 of them."""
     oom_evidence: sandbox.OOMEvidence | None = None
-    """What was seen of memory running out, where anything was."""
+    """What was seen of memory running out, where anything was; also of the session's."""
     retained_until: meta.Time | None = None
     """Until when sandbox and workspace are kept after the end."""
     disposal_time: meta.Time | None = None
-    """When they were confirmed gone; output and artifacts that were kept stay until the object
-    goes."""
+    """When they were confirmed gone, of one that has retainedUntil; output and artifacts that were
+    kept stay until the object goes."""
 
 
 class Process(meta.Resource):

@@ -115,7 +115,7 @@ OUTPUT_LIMIT_EXCEEDED = _work(
 CANCELLED = _work("Cancelled", "It was ended because someone asked for it.", "cancelled")
 SANDBOX_DESTROYED = _work(
     "SandboxDestroyed",
-    "The sandbox it shared was destroyed because of another command, which the message names.",
+    "The session it ran in was destroyed: for another command or for itself, as the message says.",
 )
 EXECUTION_ENDED = _work("ExecutionEnded", "The Execution it ran in has ended.")
 INTERPRETER_MISSING = _work("InterpreterMissing", "The image lacks the interpreter of the code.")

@@ -97,14 +97,12 @@ class OutputStatus(meta.Model):
 
 
 class OOMEvidence(meta.Model):
-    """What was seen of memory running out; engines differ in what they report."""
+    """What was seen of memory running out; engines differ in what they report. Absent: not seen."""
 
     engine_flag: bool | None = None
     """The engine's inspection said OOMKilled."""
     engine_event: bool | None = None
     """The engine sent an oom event."""
-    cgroup_kills: meta.Int64 | None = None
-    """Kills counted by the sandbox's cgroup."""
 
 
 class RestoredFrom(meta.Model):

@@ -13,7 +13,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from isolet.operator import steps
-from isolet.operator.kube import OURS
+from isolet.operator.kube import EXECUTIONS, OURS, PROCESSES
 from isolet.plan.actions import Flag
 
 if TYPE_CHECKING:
@@ -97,13 +97,14 @@ class StateCollector(Collector):
         return family
 
     def _flags(self) -> Metric:
-        flags = self.operator.reconciler.memory.flags.values()
-        counts = Counter(flag for found in flags for flag in found)
+        flags = self.operator.reconciler.memory.flags.items()
+        counts = Counter((key.kind, flag) for key, found in flags for flag in found)
         family = GaugeMetricFamily(
-            f"{_PREFIX}_executions_waiting", "Objects that wait, by what for.", labels=["for"]
+            f"{_PREFIX}_objects_waiting", "Objects that wait, by what for.", labels=["kind", "for"]
         )
-        for flag in Flag:
-            family.add_metric([flag.value], counts[flag])
+        for kind in (EXECUTIONS.kind, PROCESSES.kind):
+            for flag in Flag:
+                family.add_metric([kind, flag.value], counts[kind, flag])
         return family
 
     def _effects(self) -> Metric:

@@ -133,7 +133,11 @@ def _pinned(host: Host) -> Inside | None:
 
 
 def _secrets(seen: Observed, class_name: str) -> Refusal | Wait | None:
-    """Values from Secrets need the leave of the Execution's class, as it is now."""
+    """Values from Secrets need the leave of the Execution's class, as it and the namespace are now.
+
+    A session that runs keeps what was pinned for it; new values do not come in by a grant that was
+    taken back.
+    """
     places = values.from_secrets(seen.object.spec)
     if not places or not class_name:
         return None
@@ -142,6 +146,16 @@ def _secrets(seen: Observed, class_name: str) -> Refusal | Wait | None:
     found = next((c for c in seen.classes.value if c.metadata.name == class_name), None)
     if found is None:
         return Wait(reasons.CLASS_NOT_FOUND, f"there is no ExecutionClass {class_name}")
+    labels = seen.namespace_labels
+    if not isinstance(labels, Known):
+        gone = isinstance(labels, Absent)
+        return Wait(reasons.PENDING, "its namespace could not be read", sure=gone)
+    if not found.spec.namespace_selector.matches(dict(labels.value)):
+        return Refusal(
+            reasons.CLASS_NOT_ALLOWED,
+            f"ExecutionClass {class_name} is not granted to namespace {seen.object.namespace} any"
+            f" more (spec.namespaceSelector), so no values from Secrets: {', '.join(places)}",
+        )
     if found.spec.env.allow_secret_refs:
         return None
     return Refusal(

@@ -86,13 +86,33 @@ def _stop_due(record: SandboxRecord, facts: InsideFacts, now: Moment) -> Stop | 
             message=f"stdout and stderr together passed the limit of {limit} bytes",
         )
     if facts.ended_by_watchdog or sandbox.past_deadline(record, now):
-        return Stop(
-            reason=reasons.DEADLINE_EXCEEDED, message=sandbox_outcome.over_deadline(record, now)
-        )
+        return _over_deadline(record, now)
     if record.removing or record.state is State.TERMINATED:
         reason = record.stop_reason or reasons.CANCELLED
         return Stop(reason=reason, message="cancelled before its end")
     return None
+
+
+def ends_session(record: SandboxRecord, now: Moment) -> Stop | None:
+    """Why this Process has its whole session ended, in the session's words.
+
+    Also where its own stop is not recorded yet: the watchdog may have been there first.
+    """
+    if record.outcome is not None or record.step is Step.RECORDED:
+        return None
+    stop = record.stop
+    if stop is None and sandbox.past_deadline(record, now):
+        stop = _over_deadline(record, now)
+    if stop is None:
+        return None
+    message = f"Process {record.name}: {stop.message}; its session is destroyed"
+    return Stop(reason=stop.reason, message=message)
+
+
+def _over_deadline(record: SandboxRecord, now: Moment) -> Stop:
+    return Stop(
+        reason=reasons.DEADLINE_EXCEEDED, message=sandbox_outcome.over_deadline(record, now)
+    )
 
 
 def _before_dispatch(record: SandboxRecord, facts: InsideFacts) -> Decision:
@@ -152,13 +172,16 @@ def _with_its_host(record: SandboxRecord, host: Outcome) -> Outcome:
     if record.stop is not None:
         if record.step is Step.RECORDED:
             return sandbox_outcome.never_started(record.stop)
-        return Outcome(succeeded=False, reason=record.stop.reason, message=record.stop.message)
+        return Outcome(
+            succeeded=False, reason=record.stop.reason, message=record.stop.message, oom=host.oom
+        )
     before = "; nothing had run" if record.step is Step.RECORDED else ""
     asked = host.succeeded or host.reason in _ASKED
     return Outcome(
         succeeded=False,
         reason=reasons.EXECUTION_ENDED if asked else reasons.SANDBOX_DESTROYED,
-        message=f"its sandbox ended ({host.reason}): {host.message}{before}",
+        message=f"its session ended ({host.reason}): {host.message}{before}",
+        oom=None if before else host.oom,
     )
 
 

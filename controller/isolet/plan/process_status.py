@@ -6,7 +6,7 @@ Called by `status`, which has the rest.
 from datetime import datetime
 from typing import Any
 
-from isolet.api import process
+from isolet.api import process, sandbox
 from isolet.plan.objects import ProcessFacts
 from isolet.wire.process import ProcessObserved
 
@@ -27,19 +27,29 @@ def identity(
 
 
 def kept(record: ProcessObserved) -> dict[str, Any]:
-    """What was found of the files to keep, and what was not."""
+    """What was found of the files to keep, what was not, and what was seen of memory."""
     return {
         "artifacts": tuple(
             process.Artifact(path=item.path, size=item.size, digest=item.digest)
             for item in record.artifacts
         )
         or None,
+        "oom_evidence": _oom_evidence(record),
         "artifact_problems": tuple(
             process.ArtifactProblem(path=item.path, reason=item.reason, message=item.message)
             for item in record.artifact_problems
         )
         or None,
     }
+
+
+def _oom_evidence(record: ProcessObserved) -> sandbox.OOMEvidence | None:
+    seen = record.outcome.oom if record.outcome else None
+    if seen is None:
+        return None
+    return sandbox.OOMEvidence(
+        engine_flag=seen.engine_flag or None, engine_event=seen.engine_event or None
+    )
 
 
 def disposal(

@@ -85,6 +85,8 @@ def stop_due(record: SandboxRecord, facts: SandboxFacts, now: Moment) -> Stop | 
         )
     if record.removing or record.state is State.TERMINATED:
         return _asked_to_end(record)
+    if facts.ended_for is not None:
+        return facts.ended_for
     if _idle_for(record, now) is not None and _idle_left(record, now) <= 0:
         return Stop(
             reason=reasons.IDLE_TIMEOUT,

@@ -13,6 +13,7 @@ from isolet.plan.git_model import GitAction, GitPart, TreeFacts
 from isolet.wire.checkpoint import Manifest, Restore
 from isolet.wire.execution import (
     Medium,
+    OOMSeen,
     Outcome,
     OutputFacts,
     Resources,
@@ -49,6 +50,8 @@ class ProcessPart:
     collected: bool = False
     artifacts: tuple[Artifact, ...] = ()
     artifact_problems: tuple[ArtifactProblem, ...] = ()
+    disposed: bool = False
+    """Its owner has ended the retention; in a session there is nothing left to remove by then."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -225,8 +228,8 @@ class ContainerFacts:
     """Its labels name our installation, this uid and this spec digest."""
     life: Life
     exit_code: int | None = None
-    oom: bool = False
-    """The engine's flag or an `oom` event seen by us."""
+    oom: OOMSeen | None = None
+    """What was seen of memory running out; None: nothing."""
     started_at: datetime | None = None
     finished_at: datetime | None = None
     differences: tuple[str, ...] = ()
@@ -259,6 +262,8 @@ class SandboxFacts:
     overflow: bool = False
     workspace_full: bool = False
     ended_by_watchdog: bool = False
+    ended_for: Stop | None = None
+    """Of a session that ended though nobody ended it: which of its Processes was to end it."""
 
 
 # Actions: what to do, as data. The service performs them in order and stops at the first failure.

@@ -36,6 +36,12 @@ def of_exit(
     record: SandboxRecord, facts: SandboxFacts, seen: ContainerFacts, now: Moment
 ) -> Outcome:
     """The container has exited and its output has been read as far as it can be."""
+    return _of_exit(record, facts, seen, now).model_copy(update={"oom": seen.oom})
+
+
+def _of_exit(
+    record: SandboxRecord, facts: SandboxFacts, seen: ContainerFacts, now: Moment
+) -> Outcome:
     code = seen.exit_code
     if record.stop is not None:
         return _stopped(record.stop, code)

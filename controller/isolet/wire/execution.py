@@ -154,6 +154,15 @@ class Amendment(Wire):
     stop_reason: str | None = None
 
 
+class OOMSeen(Wire):
+    """What was seen of memory running out, where anything was; False is not seen, and no proof."""
+
+    engine_flag: bool = False
+    """The engine's inspection said OOMKilled."""
+    engine_event: bool = False
+    """An `oom` event of the engine was heard."""
+
+
 class Outcome(Wire):
     """How an Execution ended. Recorded once and never changed."""
 
@@ -161,6 +170,8 @@ class Outcome(Wire):
     reason: str
     message: str
     exit_code: int | None = None
+    oom: OOMSeen | None = None
+    """Also where it ended for something else."""
 
 
 class Waiting(Wire):

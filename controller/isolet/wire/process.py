@@ -258,6 +258,8 @@ class ProcessObserved(Wire):
     artifact_problems: tuple[ArtifactProblem, ...] = ()
     nothing_left: bool = False
     """Sandbox and workspace are confirmed gone (or never were); the record stays."""
+    disposed: bool = False
+    """Its owner has asked for that."""
 
 
 class FileEntry(Wire):

@@ -62,7 +62,8 @@ class MemoryProcesses:
             outcome = Outcome(succeeded=False, reason=reasons.CANCELLED, message="asked")
             seen = seen.model_copy(update={"outcome": outcome, "step": Step.ENDED})
         if change.dispose and seen.outcome is not None:
-            seen = seen.model_copy(update={"nothing_left": True, "step": Step.DISPOSED})
+            gone = {"nothing_left": True, "disposed": True, "step": Step.DISPOSED}
+            seen = seen.model_copy(update=gone)
         self.processes[uid] = seen
         return seen
 

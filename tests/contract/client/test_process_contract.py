@@ -73,7 +73,8 @@ async def test_cancel_dispose_remove_and_forget(way: Way) -> None:
     assert seen.outcome is not None
     assert seen.outcome.reason == reasons.CANCELLED
     dispose = ProcessAmendment(state=ProcessState.CANCELLED, dispose=True)
-    assert (await way.api.amend_process("p-1", dispose, None)).nothing_left
+    seen = await way.api.amend_process("p-1", dispose, None)
+    assert (seen.nothing_left, seen.disposed) == (True, True)
     assert (await way.api.remove_process("p-1", None)).nothing_left
     with pytest.raises(errors.NotFound):
         await way.api.get_process("p-1")

@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import json
 import os
 import random
 import signal
@@ -13,12 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from isolet.agent.store import folder, migrations, writer
+from isolet.agent.store import codec, folder, migrations, writer
 from isolet.agent.store.sqlite import SQLiteStore
 from isolet.base import errors, statfs
 from isolet.plan import reasons
 from isolet.wire.base import Fence
-from isolet.wire.execution import EnvVar, OutputFacts
+from isolet.wire.execution import EnvVar, Outcome, OutputFacts, Step
 
 from .records import NOON, a_record
 
@@ -254,6 +255,30 @@ async def test_an_older_file_is_brought_forward(state: Path, monkeypatch) -> Non
     version = list(await store._connection.execute_fetchall("PRAGMA user_version"))
     await store.close()
     assert (rows[0][0], version[0][0]) == (7, migrations.SCHEMA_VERSION)
+
+
+async def test_a_record_of_an_older_agent_is_read_as_it_was(state: Path) -> None:
+    """An outcome of version 4 knows nothing of memory."""
+    state.mkdir(parents=True)
+    _new_file_at(4, state / folder.DATABASE_NAME)
+    outcome = Outcome(succeeded=False, reason="OOMKilled", message="killed", exit_code=137)
+    given = [a_record("ended").with_(step=Step.ENDED, outcome=outcome), a_record("runs")]
+    connection = sqlite3.connect(state / folder.DATABASE_NAME, isolation_level=None)
+    for number, record in enumerate(given):
+        body = json.loads(codec.body(record))
+        if body["outcome"]:
+            del body["outcome"]["oom"]
+        row = (*codec.columns(record.with_(sequence=number)), json.dumps(body))
+        names = ", ".join((*codec.COLUMNS, "body"))
+        marks = ", ".join("?" * len(row))
+        connection.execute(f"INSERT INTO records ({names}) VALUES ({marks})", row)
+    connection.close()
+    store = await SQLiteStore.open(state)
+    found = {record.uid: record.outcome for record in await store.list()}
+    assert found == {"ended": outcome, "runs": None}
+    rows = await store._connection.execute_fetchall("SELECT body FROM records WHERE uid = 'ended'")
+    assert json.loads(next(iter(rows))[0])["outcome"]["oom"] is None
+    await store.close()
 
 
 async def test_l04_a_migration_that_fails_half_way_has_not_happened(

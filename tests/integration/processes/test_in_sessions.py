@@ -10,7 +10,7 @@ from isolet.agent.runner import ProcessRunner
 from isolet.agent.service.admission import MAX_INSIDE
 from isolet.base import errors
 from isolet.plan import reasons
-from isolet.wire.execution import ExecRequest, ExecutionSpec
+from isolet.wire.execution import ExecRequest, ExecutionSpec, Medium
 from isolet.wire.process import OnOverflow, OutputPolicy, StagedFile
 from tests.integration.processes.conftest import LIMITS
 
@@ -77,6 +77,57 @@ async def test_what_ends_one_early_ends_the_session(runner, request_of, session,
     of_session = await host.wait(session)
     assert of_session.outcome.reason == reason
     assert (await runner.read_output("acme", "one")).stdout.startswith(b"on\n")
+
+
+async def test_one_is_disposed_of_and_keeps_what_it_said(runner, request_of, session):
+    await start(runner, request_of, session, "one", "sh", "-c", "echo said; exec sleep 1")
+    with pytest.raises(errors.Conflict) as caught:
+        await runner.dispose("acme", "one")
+    assert caught.value.reason == reasons.STILL_RUNNING
+    assert (await ends(runner, "one")).state is State.EXITED
+    assert (await runner.dispose("acme", "one")).state is State.DISPOSED
+    assert (await runner.poll("acme", "one")).state is State.DISPOSED
+    assert (await runner.read_output("acme", "one")).stdout == b"said\n"
+    assert (await runner.poll("acme", "one")).exit_code == 0
+
+
+TREE = (
+    "mkdir -p a/b a/c/d; echo 1 > a/b/x.txt; echo 2 > a/c/y.txt; echo 3 > a/c/d/z.txt;"
+    " ln -s /etc/passwd a/b/link.txt; ln -s a/c more; mkdir -p other; echo 4 > other/y.txt"
+)
+
+
+@pytest.mark.parametrize(
+    "globs", [("a/*/*.txt",), ("**/y.txt", "a/?/*.txt"), ("a/**",), ("*", "*/*")]
+)
+async def test_globs_find_the_same_in_a_session_and_after_the_end(
+    runner, request_of, host, shell, globs
+):
+    spec = ExecutionSpec(image=shell, resources=LIMITS)
+    session = (await host.provision(spec, uid="session", deadline_seconds=120)).uid
+    await start(runner, request_of, session, "in", "sh", "-c", TREE, artifacts=globs)
+    own = request_of("sh", "-c", TREE, artifacts=globs, operation_id="own", medium=Medium.DISK)
+    await runner.start(own)
+    found, seen = {}, {}
+    for operation in ("in", "own"):
+        ended = await ends(runner, operation)
+        found[operation] = [(a.path, a.size, a.digest) for a in ended.artifacts]
+    for observed in (await runner._agent.snapshot()).processes:
+        seen[observed.name] = sorted((p.path, p.reason) for p in observed.artifact_problems)
+    assert found["in"] == found["own"]
+    assert found["in"]
+    assert seen["in"] == seen["own"]
+    assert all(reason == reasons.ARTIFACT_REJECTED for _, reason in seen["in"])
+
+
+async def test_a_glob_looks_into_so_many_folders(runner, request_of, session):
+    script = "i=0; while [ $i -lt 120 ]; do mkdir -p d/$i; i=$((i+1)); done; echo 1 > d/x"
+    await start(runner, request_of, session, "one", "sh", "-c", script, artifacts=("**/x", "d/x"))
+    assert [a.path for a in (await ends(runner, "one")).artifacts] == ["d/x"]
+    (seen,) = (await runner._agent.snapshot()).processes
+    assert [(p.path, p.reason) for p in seen.artifact_problems] == [
+        ("**/x", reasons.ARTIFACT_TOO_LARGE)
+    ]
 
 
 async def test_the_end_of_the_session_ends_them(runner, request_of, session, host):

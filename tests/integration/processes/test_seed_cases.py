@@ -17,7 +17,7 @@ from isolet.agent.store import folder, migrations
 from isolet.agent.store.sqlite import SQLiteStore
 from isolet.base import errors, names
 from isolet.plan import reasons
-from isolet.wire.execution import EnvVar, Medium, Step
+from isolet.wire.execution import EnvVar, Medium, OOMSeen, Step
 from isolet.wire.process import OutputPolicy, StagedFile
 from tests.contract.engine.proxy import Proxy
 from tests.contract.store.records import a_record
@@ -302,10 +302,16 @@ async def test_case_23_a_missing_executable_fails_the_start(runner, request_of):
     assert "'/no/such/bin'" in ended.message
 
 
-async def test_case_24_a_memory_bomb_is_told_as_one(runner, request_of):
+FLAG, EVENT = OOMSeen(engine_flag=True), OOMSeen(engine_event=True)
+BOTH = OOMSeen(engine_flag=True, engine_event=True)
+
+
+async def test_case_24_a_memory_bomb_is_told_as_one(runner, request_of, node):
     await runner.start(request_of("sh", "-c", "tail /dev/zero"))
     ended = await runner.wait("acme", "one")
     assert ended.reason == reasons.OOM_KILLED
+    (seen,) = (await node.service.snapshot()).processes
+    assert seen.outcome.oom in (EVENT, FLAG, BOTH)
 
 
 @pytest.mark.parametrize("size", [0, 6, 200_000])

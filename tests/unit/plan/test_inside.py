@@ -26,12 +26,19 @@ from isolet.plan.sandbox_model import (
     Stop,
     Undispatch,
 )
-from isolet.wire.execution import Outcome, State, Step
+from isolet.wire.execution import OOMSeen, Outcome, State, Step
 from unit.plan.worlds import NOW, WALL, a_record, later
 
 PART = ProcessPart(host_uid="host", output_limit=1000)
 CANCEL = Stop(reason=reasons.CANCELLED, message="cancelled before its end")
 TERMINATED = Outcome(succeeded=True, reason=reasons.TERMINATED, message="terminated as asked")
+LATE = Outcome(succeeded=False, reason=reasons.DEADLINE_EXCEEDED, message="ran longer than 8 s")
+OUT_OF_MEMORY = Outcome(
+    succeeded=False,
+    reason=reasons.OOM_KILLED,
+    message="killed at its memory limit",
+    oom=OOMSeen(engine_flag=True),
+)
 DESTROYED = Outcome(succeeded=False, reason=reasons.DEADLINE_EXCEEDED, message="Process x: late")
 
 
@@ -88,6 +95,19 @@ TABLE = {
         record(Step.RUNNING, stop=CANCEL), facts(host_outcome=DESTROYED), ends(reasons.CANCELLED)),
     "a sibling's end takes it along": (
         record(Step.RUNNING), facts(host_outcome=DESTROYED), ends(reasons.SANDBOX_DESTROYED)),
+    "the session's own deadline is named": (
+        record(Step.RUNNING), facts(host_outcome=LATE),
+        actions(RecordEnd(Outcome(
+            succeeded=False, reason=reasons.SANDBOX_DESTROYED,
+            message="its session ended (DeadlineExceeded): ran longer than 8 s")))),
+    "what was seen of the session's memory is told": (
+        record(Step.RUNNING), facts(host_outcome=OUT_OF_MEMORY),
+        actions(RecordEnd(Outcome(
+            succeeded=False, reason=reasons.SANDBOX_DESTROYED, oom=OUT_OF_MEMORY.oom,
+            message="its session ended (OOMKilled): killed at its memory limit")))),
+    "but not to one that never ran": (
+        record(), facts(host_outcome=OUT_OF_MEMORY, host_running=False),
+        lambda d: d.actions[0].outcome.oom is None),
     "the session's own end takes it along": (
         record(Step.RUNNING), facts(host_outcome=TERMINATED), ends(reasons.EXECUTION_ENDED)),
     "an exit that was seen counts more than what came after": (
@@ -120,6 +140,30 @@ def test_table(name):
     given, seen, check = TABLE[name]
     decision = inside.decide(given, seen, NOW)
     assert check(decision), decision
+
+
+FOR_ITS_SESSION = {
+    "one that is well": (record(Step.RUNNING), 59, None),
+    "one that is late, recorded or not": (
+        record(Step.RUNNING), 60, (reasons.DEADLINE_EXCEEDED, "ran longer than 60 s")),
+    "one that may have begun and is late": (
+        record(Step.DISPATCHED), 60, (reasons.DEADLINE_EXCEEDED, "ran longer than 60 s")),
+    "one that is cancelled": (
+        record(Step.RUNNING, stop=CANCEL), 5, (reasons.CANCELLED, "cancelled before its end")),
+    "one that never began": (record(stop=CANCEL), 5, None),
+    "one that has ended": (record(Step.ENDED, stop=CANCEL, outcome=TERMINATED), 90, None),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FOR_ITS_SESSION)
+def test_why_a_session_ends_for_one(name):
+    given, seconds, want = FOR_ITS_SESSION[name]
+    found = inside.ends_session(given, later(seconds))
+    if want is None:
+        assert found is None
+    else:
+        message = f"Process hello: {want[1]}; its session is destroyed"
+        assert found == Stop(reason=want[0], message=message)
 
 
 def test_the_deadline_on_the_wall_is_kept_on_the_boot_clock():

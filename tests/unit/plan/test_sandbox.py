@@ -23,11 +23,12 @@ from isolet.plan.sandbox_model import (
     Stop,
     Undispatch,
 )
-from isolet.wire.execution import Medium, Outcome, State, Step, Waiting
+from isolet.wire.execution import Medium, OOMSeen, Outcome, State, Step, Waiting
 from isolet.wire.restore import Restore
 from unit.plan.worlds import NOW, RESOURCES, WALL, a_container, a_record, a_spec, facts, later
 
 CANCEL = Stop(reason=reasons.CANCELLED, message="cancelled before its end")
+OOM = OOMSeen(engine_event=True)
 DEADLINE = Stop(reason=reasons.DEADLINE_EXCEEDED, message="ran longer than 60 s")
 ENDED = Outcome(succeeded=True, reason=reasons.SUCCEEDED, message="exited with code 0", exit_code=0)
 
@@ -231,22 +232,24 @@ OUTCOMES = {
     ),
     "memory": (
         a_record(Step.RUNNING),
-        facts(exited(137, oom=True)),
+        facts(exited(137, oom=OOM)),
         Outcome(
             succeeded=False,
             reason=reasons.OOM_KILLED,
             message=f"killed at its memory limit of {RESOURCES.memory_bytes} bytes",
             exit_code=137,
+            oom=OOM,
         ),
     ),
     "a cancelled program's 137 is a cancel, memory flag or not": (
         a_record(Step.RUNNING, stop=CANCEL, state=State.TERMINATED),
-        facts(exited(137, oom=True)),
+        facts(exited(137, oom=OOM)),
         Outcome(
             succeeded=False,
             reason=reasons.CANCELLED,
             message="cancelled before its end",
             exit_code=137,
+            oom=OOM,
         ),
     ),
     "a full workspace explains a failure": (
@@ -336,6 +339,13 @@ def test_a_reboot_is_the_nodes_loss_and_not_the_programs_failure() -> None:
     seen = facts(a_container(Life.EXITED, exit_code=255))
     want = ends(reasons.NODE_LOST, "the node restarted while it ran")
     assert sandbox.decide(a_record(Step.RUNNING), seen, later(5, boot="boot-2")) == want
+
+
+def test_a_session_that_is_dead_for_a_process_in_it_says_so() -> None:
+    record = a_record(Step.RUNNING, spec=a_spec(program=""))
+    late = Stop(reason=reasons.DEADLINE_EXCEEDED, message="Process one: ran longer than 9 s")
+    seen = facts(a_container(Life.EXITED, exit_code=137), ended_for=late)
+    assert sandbox.decide(record, seen, NOW) == Decision(actions=(RecordStop(late),))
 
 
 def test_an_idle_session_ends_as_asked() -> None:

@@ -1,6 +1,7 @@
 """Keeps the artifacts of a Process: what its globs name, and what is asked for afterwards."""
 
 import asyncio
+import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -19,6 +20,10 @@ TRIES = 20
 TRY_SECONDS = 0.1
 """The engine lets go of a volume a moment after the sandbox has ended."""
 
+MOST_FOLDERS = 100
+"""Of a live workspace, for one glob: each is a command in the sandbox."""
+MOST_PROBLEMS = 64
+
 _log = log.get("agent.collect")
 
 
@@ -36,10 +41,7 @@ async def from_stopped(context: Context, record: SandboxRecord) -> ProcessPart:
 async def from_live(
     context: Context, files: LiveFiles, record: SandboxRecord, host: SandboxRecord | None
 ) -> ProcessPart:
-    """As `from_stopped`, in a session that lives on, within the bounds of its `get_file`.
-
-    Wildcards are understood in the last part of a glob only: nothing walks a live workspace.
-    """
+    """As `from_stopped`, in a session that lives on, within the bounds of its `get_file`."""
     assert record.process is not None
     kept: list[Kept] = []
     problems: list[Problem] = []
@@ -47,30 +49,66 @@ async def from_live(
         try:
             if host is None:
                 raise errors.NotFound("its session is gone")
-            for path in await _live_paths(files, host, glob):
-                content = await files.get(host, path)
-                kept.append(
-                    await asyncio.to_thread(context.artifacts.keep, record.uid, path, content)
-                )
-        except errors.NotFound as error:
-            problems.append(Problem(glob, reasons.ARTIFACT_MISSING, error.message))
+            paths = await _live_paths(files, host, glob)
         except errors.IsoletError as error:
-            problems.append(Problem(glob, error.reason, error.message))
-    return merged(replace(record.process, collected=True), kept, problems)
+            problems.append(_problem(glob, error))
+            continue
+        for path in paths:
+            try:
+                content = await files.get(host, path)
+                artifact = await asyncio.to_thread(
+                    context.artifacts.keep, record.uid, path, content
+                )
+                kept.append(artifact)
+            except errors.IsoletError as error:
+                problems.append(_problem(path, error))
+    return merged(replace(record.process, collected=True), kept, problems[:MOST_PROBLEMS])
+
+
+def _problem(path: str, error: errors.IsoletError) -> Problem:
+    missing = isinstance(error, errors.NotFound)
+    return Problem(path, reasons.ARTIFACT_MISSING if missing else error.reason, error.message)
 
 
 async def _live_paths(files: LiveFiles, host: SandboxRecord, glob: str) -> list[str]:
-    folder, _, last = glob.rpartition("/")
+    """What matches, in order. Only folders that a match can lie below are looked into."""
     if not reader.has_wildcard(glob):
         return [glob]
-    if reader.has_wildcard(folder) or last == "**":
-        raise errors.Refused(
-            f"{glob}: in a session only the last part may have wildcards",
-            reason=reasons.ARTIFACT_REJECTED,
-        )
-    entries = await files.list(host, folder)
     matches = reader.pattern(glob).match
-    return [entry.path for entry in entries if entry.kind == "file" and matches(entry.path)]
+    found: list[str] = []
+    left = [fixed_part(glob)]
+    for looks in itertools.count(1):
+        if not left:
+            return sorted(found)
+        if looks > MOST_FOLDERS:
+            raise errors.Refused(
+                f"{glob}: more than {MOST_FOLDERS} folders would have to be looked into",
+                reason=reasons.ARTIFACT_TOO_LARGE,
+            )
+        for entry in await files.list(host, left.pop()):
+            if entry.kind == "folder" and leads_into(glob, entry.path):
+                left.append(entry.path)
+            elif entry.kind != "folder" and matches(entry.path):
+                found.append(entry.path)
+    raise AssertionError
+
+
+def fixed_part(glob: str) -> str:
+    """The folder above the first part with a wildcard."""
+    words = glob.split("/")
+    fixed = itertools.takewhile(lambda word: not reader.has_wildcard(word), words)
+    return "/".join(fixed)
+
+
+def leads_into(glob: str, folder: str) -> bool:
+    """Whether something below the folder can match."""
+    words, parts = glob.split("/"), folder.split("/")
+    for word, part in zip(words, parts, strict=False):
+        if word == "**":
+            return True
+        if not reader.pattern(word).match(part):
+            return False
+    return len(parts) < len(words)
 
 
 async def look(

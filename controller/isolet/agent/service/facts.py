@@ -17,8 +17,16 @@ from isolet.agent.service.inputs import Inputs
 from isolet.agent.service.output import Follower, cap_of, files_of
 from isolet.agent.service.restorer import Restorer
 from isolet.base import errors, names
-from isolet.plan.sandbox_model import ContainerFacts, Life, SandboxFacts, SandboxRecord, Seen
-from isolet.wire.execution import Medium, OutputFacts, Step
+from isolet.plan import inside
+from isolet.plan.sandbox_model import (
+    ContainerFacts,
+    Life,
+    SandboxFacts,
+    SandboxRecord,
+    Seen,
+    Stop,
+)
+from isolet.wire.execution import Medium, OOMSeen, OutputFacts, Step
 
 _LIFE: Mapping[Status, Life] = {
     Status.CREATED: Life.CREATED,
@@ -75,7 +83,20 @@ class Facts:
             overflow=follower.overflow if follower else False,
             workspace_full=await self._workspace_full(record, container),
             ended_by_watchdog=record.uid in self._ended_by_watchdog,
+            ended_for=await self._ended_for(record, container),
         )
+
+    async def _ended_for(self, record: SandboxRecord, container: Container) -> Stop | None:
+        """The watchdog ends a session by the deadline of a Process in it, and tells nobody."""
+        if not record.spec.session or record.stop or _LIFE[container.status] is not Life.EXITED:
+            return None
+        moment = self._context.moment()
+        stops = (
+            inside.ends_session(other, moment)
+            for other in await self._context.store.list()
+            if other.process and other.process.host_uid == record.uid
+        )
+        return next(filter(None, stops), None)
 
     async def _inspect(self, record: SandboxRecord) -> tuple[Container | None, Seen]:
         try:
@@ -119,10 +140,16 @@ class Facts:
             ours=self.is_ours(container, record),
             life=_LIFE[container.status],
             exit_code=container.exit_code,
-            oom=container.oom_killed or self._events.saw_oom(container.id),
+            oom=self._oom(container),
             started_at=container.started_at,
             finished_at=container.finished_at,
         )
+
+    def _oom(self, container: Container) -> OOMSeen | None:
+        heard = self._events.saw_oom(container.id)
+        if not container.oom_killed and not heard:
+            return None
+        return OOMSeen(engine_flag=container.oom_killed, engine_event=heard)
 
     def is_ours(self, container: Container, record: SandboxRecord) -> bool:
         """Whether the container is this very record's: installation, uid and spec digest."""

@@ -267,10 +267,10 @@ class InsideDriver:
         return stored
 
     async def _end(self, record: SandboxRecord, _: object) -> SandboxRecord:
-        assert record.stop is not None
+        stop = inside.ends_session(record, self._context.moment())
+        assert stop is not None
         steps.reach(AgentStep.END_BEFORE)
-        message = f"Process {record.name}: {record.stop.message}; its session is destroyed"
-        await self._end_host(host_of(record), Stop(reason=record.stop.reason, message=message))
+        await self._end_host(host_of(record), stop)
         steps.reach(AgentStep.END_AFTER)
         return record
 

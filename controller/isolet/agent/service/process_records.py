@@ -1,5 +1,6 @@
 """Records of Processes from requests, and answers from them. Pure."""
 
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 from isolet.agent.service.records import git_part
@@ -77,8 +78,9 @@ def amended(record: SandboxRecord, change: ProcessAmendment) -> SandboxRecord:
         state=State.TERMINATED if record.state is State.TERMINATED else wanted,
         stop_reason=record.stop_reason or change.stop_reason,
     )
-    if change.dispose and record.outcome is not None and record.spec.retain_seconds:
-        return changed.with_(spec=record.spec.with_retention(0))
+    if change.dispose and record.outcome is not None:
+        part = replace(_part(record), disposed=True)
+        return changed.with_(spec=record.spec.with_retention(0), process=part)
     return changed
 
 
@@ -120,6 +122,7 @@ def observed(record: SandboxRecord) -> ProcessObserved:
         artifacts=part.artifacts,
         artifact_problems=part.artifact_problems,
         nothing_left=record.nothing_left,
+        disposed=part.disposed,
     )
 
 

@@ -61,6 +61,12 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             '$.restored', json('false'), '$.spec.restore', json('null'))""",
     ),
     ("UPDATE records SET body = json_set(body, '$.git', json('null'))",),
+    (
+        """UPDATE records SET body = json_set(body, '$.outcome.oom', json('null'))
+            WHERE json_type(body, '$.outcome') = 'object'""",
+        """UPDATE records SET body = json_set(body, '$.process.disposed', json('false'))
+            WHERE json_type(body, '$.process') = 'object'""",
+    ),
 )
 
 SCHEMA_VERSION = len(MIGRATIONS)

@@ -23,6 +23,7 @@ SHAPES = {
     2: "sha256:7e139545a5e9637275ef14ba8315323c3db84cc59b759b9eb54b3b49a39faca7",
     3: "sha256:c92ad7e34556d68e32a16f233ae71bfcfd4b303a0c156cf452b5098a17e87833",
     4: "sha256:a2995598d30e7382e09276e5ff435a68dbc3b97a23548eb67187478753a76779",
+    5: "sha256:d16d40981581071cf290679957d639d7935b90b8090012343b95ee2922aa787d",
 }
 """Digest of all stored fields → the schema version in which they are so. Only ever add to it."""
 
@@ -43,6 +44,7 @@ def _shape() -> dict[str, list[str]]:
     for model in (
         execution.Resources,
         execution.Outcome,
+        execution.OOMSeen,
         execution.Waiting,
         execution.OutputFacts,
         process.Artifact,

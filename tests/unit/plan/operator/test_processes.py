@@ -20,7 +20,7 @@ from isolet.plan.model import (
     Observed,
     Unknown,
 )
-from isolet.wire.execution import EnvVar, Medium, Outcome, Step, Workspace
+from isolet.wire.execution import EnvVar, Medium, OOMSeen, Outcome, Step, Workspace
 from isolet.wire.node import Amounts
 from isolet.wire.process import (
     Artifact,
@@ -56,6 +56,14 @@ INPUTS = {
     CONFIG: Known(Input(uid="c", resource_version="8", data={"k": b"\0\xff"})),
 }
 OPEN = Known((worlds.a_class(env={"allowSecretRefs": True}),))
+
+TAKEN_BACK = Known(
+    (
+        worlds.a_class(
+            env={"allowSecretRefs": True}, namespaceSelector={"matchLabels": {"team": "b"}}
+        ),
+    )
+)
 
 
 def key_of(ref: InputRef) -> dict[str, str]:
@@ -195,6 +203,15 @@ WAITS: dict[str, tuple[Observed, str]] = {
         inside(nodes=(replace(a_node(), reachable=False),)),
         "Unknown AwaitingExecution: node n1 of Execution session does not answer",
     ),
+    "its namespace could not be read, and it needs a Secret": (
+        inside(
+            process=a_process(True, spec=STDIN),
+            classes=OPEN,
+            inputs=INPUTS,
+            namespace_labels=Unknown("down"),
+        ),
+        "Unknown Pending: its namespace could not be read",
+    ),
     "an input is not there": (
         inside(process=a_process(True, spec=STDIN), classes=OPEN, inputs={SECRET: Absent()}),
         "Unknown AwaitingInputs: Secret keys is not there (stdin)",
@@ -229,6 +246,15 @@ REFUSED: dict[str, tuple[Observed, str]] = {
     "the class of its Execution allows no Secrets": (
         inside(process=a_process(True, spec=STDIN), inputs=INPUTS),
         "False SecretNotAllowed: ExecutionClass standard allows no values from Secrets: stdin",
+    ),
+    "the class of its Execution is not granted any more": (
+        inside(
+            process=a_process(True, spec=STDIN),
+            classes=TAKEN_BACK,
+            inputs=INPUTS,
+        ),
+        "False ClassNotAllowed: ExecutionClass standard is not granted to namespace team any"
+        " more (spec.namespaceSelector), so no values from Secrets: stdin",
     ),
     "its own class allows no Secrets": (
         observed(a_process(spec=STDIN), inputs=INPUTS),
@@ -349,7 +375,13 @@ def test_the_outcome_with_all_that_was_kept() -> None:
     digest = "sha256:" + "e" * 64
     record = a_process_record(
         step=Step.ENDED,
-        outcome=Outcome(succeeded=True, reason="Succeeded", message="exit 0", exit_code=0),
+        outcome=Outcome(
+            succeeded=True,
+            reason="Succeeded",
+            message="exit 0",
+            exit_code=0,
+            oom=OOMSeen(engine_event=True),
+        ),
         ended_at=after(3),
         container_id="c1",
         boot_id="b1",
@@ -364,6 +396,7 @@ def test_the_outcome_with_all_that_was_kept() -> None:
     assert status["artifactProblems"] == [problem]
     assert status["output"]["truncatedStreams"] == ["stdout"]
     assert status["exitCode"] == 0
+    assert status["oomEvidence"] == {"engineEvent": True}
     assert (status["containerID"], status["bootID"]) == ("c1", "b1")
     assert status["requestDigest"] == "hmac-sha256:0"
     assert status["resolved"]["className"] == "standard"

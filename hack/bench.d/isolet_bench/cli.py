@@ -9,7 +9,7 @@ import sys
 
 from isolet_cluster.errors import ClusterError, say
 
-from . import cold, scale
+from . import cold, process, scale
 from .place import Place
 
 DESCRIPTION = """hack/bench: Isolet beside its floor, measured in one run and in turns.
@@ -18,6 +18,7 @@ It has a cluster of its own (ISOLET_CLUSTER, else `bench`): brought up if it is 
 started is ended at the end. Compare the ratios of a run, not the absolute numbers of two.
 
   cold     a sandbox from nothing: latency, sustained throughput, API writes, CPU
+  process  a Process from start to exit; hundreds of them through one node
   scale    agent restart with live sandboxes; operator start with many objects
 """
 
@@ -36,6 +37,10 @@ def parser() -> argparse.ArgumentParser:
     one.add_argument("--runs", type=int, default=16, help="runs in a block of throughput")
     one.add_argument("--blocks", type=int, default=6, help="blocks of each kind")
     one.add_argument("--only", choices=["latency", "throughput"], help="one part alone")
+    each = commands.add_parser("process", parents=[common], help="commands with a record")
+    each.add_argument("--n", type=int, default=20, help="runs of each kind for latency")
+    each.add_argument("--processes", type=int, default=500, help="Processes through one node")
+    each.add_argument("--only", choices=["latency", "many"], help="one part alone")
     many = commands.add_parser("scale", parents=[common], help="many sandboxes, many objects")
     many.add_argument("--sandboxes", type=int, default=60, help="live ones at the restart")
     many.add_argument("--objects", type=int, default=10_000, help="objects at the operator's start")
@@ -46,7 +51,7 @@ def parser() -> argparse.ArgumentParser:
 def main() -> int:
     """Parse and run."""
     options = parser().parse_args()
-    run = {"cold": cold.run, "scale": scale.run}[options.command]
+    run = {"cold": cold.run, "process": process.run, "scale": scale.run}[options.command]
     try:
         with Place.up(os.environ["ISOLET_CLUSTER"], keep=options.keep) as place:
             report = run(place, options)

@@ -72,7 +72,7 @@ def run(place: Place, options: argparse.Namespace) -> Report:
     return report
 
 
-def _launches(place: Place) -> Path:
+def launches(place: Place) -> Path:
     """A folder of ours beside the agent's launch folders, on the same tmpfs."""
     folder = place.stack.agent_run("node-0") / "launch"
     if not raw.on_memory(folder):
@@ -95,7 +95,7 @@ class Cold:
     def __init__(self, place: Place, report: Report) -> None:
         self.place = place
         self.report = report
-        self.floor = raw.Raw(str(place.node.socket), _launches(place))
+        self.floor = raw.Raw(str(place.node.socket), launches(place))
         self.meter = Meter(place.stack)
         self._numbers = itertools.count()
         self._run = uuid.uuid4().hex[:6]

@@ -1,4 +1,4 @@
-"""A user of the API server: creates, watches and deletes Executions. Shares no code with Isolet."""
+"""A user of the API server: creates, watches and deletes objects. Shares no code with Isolet."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ import yaml
 from isolet_cluster.errors import ClusterError
 
 EXECUTIONS = "/apis/isolet.dev/v1alpha1/namespaces/{}/executions"
+PROCESSES = "/apis/isolet.dev/v1alpha1/namespaces/{}/processes"
 Object = dict[str, Any]
 
 
@@ -74,8 +75,9 @@ class Kube:
             raise ClusterError(f"POST {path}: {answer.get('message')}")
 
     def create(self, body: Object) -> Object:
-        """A new Execution."""
-        path = EXECUTIONS.format(body["metadata"]["namespace"])
+        """A new Execution or Process."""
+        kind = PROCESSES if body["kind"] == "Process" else EXECUTIONS
+        path = kind.format(body["metadata"]["namespace"])
         status, answer = self.call("POST", path, body)
         if status != 201:
             raise ClusterError(f"POST {path}: {answer.get('message')}")
@@ -88,17 +90,22 @@ class Kube:
             raise ClusterError(f"DELETE {path}: {answer.get('message')}")
 
     def delete_all(self, namespace: str) -> None:
-        self.call("DELETE", EXECUTIONS.format(namespace))
+        for kind in (PROCESSES, EXECUTIONS):
+            self.call("DELETE", kind.format(namespace))
 
     def names(self, namespace: str) -> list[str]:
-        _, answer = self.call("GET", EXECUTIONS.format(namespace) + "?limit=500")
-        return [item["metadata"]["name"] for item in answer["items"]]
+        found = [self.list(namespace, kind) for kind in (PROCESSES, EXECUTIONS)]
+        return [item["metadata"]["name"] for items in found for item in items]
+
+    def list(self, namespace: str, kind: str = EXECUTIONS) -> list[Object]:
+        _, answer = self.call("GET", kind.format(namespace))
+        return list(answer["items"])
 
     @contextlib.contextmanager
-    def watch(self, namespace: str) -> Iterator[Watch]:
-        """Watch all Executions of a namespace from now on."""
-        _, answer = self.call("GET", EXECUTIONS.format(namespace) + "?limit=1")
-        path = EXECUTIONS.format(namespace)
+    def watch(self, namespace: str, kind: str = EXECUTIONS) -> Iterator[Watch]:
+        """Watch all objects of a kind in a namespace from now on."""
+        path = kind.format(namespace)
+        _, answer = self.call("GET", path + "?limit=1")
         query = f"?watch=1&resourceVersion={answer['metadata']['resourceVersion']}"
         connection = self.connect(timeout=3600)
         connection.request("GET", path + query, headers=self._headers())

@@ -68,12 +68,12 @@ class Place:
         self.clear()
 
     def clear(self, seconds: float = 120) -> None:
-        """Delete every Execution and wait until they are gone."""
+        """Delete every Process and Execution and wait until they are gone."""
         deadline = time.monotonic() + seconds
         self.kube.delete_all(NAMESPACE)
         while left := self.kube.names(NAMESPACE):
             if time.monotonic() > deadline:
-                raise ClusterError(f"{len(left)} Executions are still there after {seconds:.0f} s")
+                raise ClusterError(f"{len(left)} objects are still there after {seconds:.0f} s")
             time.sleep(0.2)
 
 
@@ -107,6 +107,19 @@ def an_execution(name: str, *command: str) -> dict[str, object]:
         "kind": "Execution",
         "metadata": {"name": name, "namespace": NAMESPACE},
         "spec": spec,
+    }
+
+
+def a_process(name: str, shell: str, session: str | None = None) -> dict[str, object]:
+    """A command line, in a sandbox of its own or in a session; its output's end is shown."""
+    where: dict[str, object] = {"template": {"className": CLASS, "workspace": {"medium": "Memory"}}}
+    if session:
+        where = {"executionRef": {"name": session}}
+    return {
+        "apiVersion": "isolet.dev/v1alpha1",
+        "kind": "Process",
+        "metadata": {"name": name, "namespace": NAMESPACE},
+        "spec": {**where, "shell": shell, "output": {"statusTailBytes": 64}},
     }
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import os
 import shutil
 import socket
 import threading
+import time
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -94,6 +97,18 @@ class Raw:
     def wait(self, container: str) -> int:
         return int(self.must("POST", f"/containers/{container}/wait")["StatusCode"])
 
+    def exec(self, container: str, argv: Sequence[str], user: str) -> tuple[int, bytes]:
+        """Exit code and output of a command in a running container."""
+        body = {"AttachStdout": True, "AttachStderr": True, "User": user, "Cmd": list(argv)}
+        ident = self.must("POST", f"/containers/{container}/exec", body)["Id"]
+        with contextlib.closing(UnixConnection(self.socket_path)) as connection:
+            headers = {"Content-Type": "application/json"}
+            connection.request("POST", f"{API}/exec/{ident}/start", "{}", headers)
+            output = connection.getresponse().read()
+        while (seen := self.must("GET", f"/exec/{ident}/json"))["Running"]:
+            time.sleep(0.001)
+        return int(seen["ExitCode"]), _unframed(output)
+
     def remove(self, container: str, *, force: bool = False) -> None:
         self.must("DELETE", f"/containers/{container}?v=1&force={int(force)}")
 
@@ -109,12 +124,26 @@ class Raw:
             raise ClusterError(f"{len(found)} containers for {uid}")
         return self.inspect(found[0]["Id"])
 
+    def ours(self, installation: str) -> list[str]:
+        """Ids of the containers of an installation, whatever their state."""
+        filters = json.dumps({"label": [f"dev.isolet.installation={installation}"]})
+        found = self.must("GET", f"/containers/json?all=1&filters={quote(filters)}")
+        return [each["Id"] for each in found]
+
     def clear(self) -> None:
         """Remove what an interrupted run left."""
-        filters = json.dumps({"label": [f"dev.isolet.installation={INSTALLATION}"]})
-        for found in self.must("GET", f"/containers/json?all=1&filters={quote(filters)}"):
-            self.remove(found["Id"], force=True)
+        for container in self.ours(INSTALLATION):
+            self.remove(container, force=True)
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _unframed(data: bytes) -> bytes:
+    """What stands in an engine's frames: a kind, three zeros, a length, so many bytes."""
+    found = b""
+    while data:
+        size = int.from_bytes(data[4:8], "big")
+        found, data = found + data[8 : 8 + size], data[8 + size :]
+    return found
 
 
 def same(ours: dict[str, Any], floor: dict[str, Any]) -> list[str]:

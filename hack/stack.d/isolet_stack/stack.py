@@ -186,7 +186,7 @@ class Stack:
             *("--state-dir", str(self.agent_folder(name)), "--run-dir", str(self.agent_run(name))),
             *("--engine-socket", str(node.socket), "--tls-dir", str(self.node_pki(name))),
             *("--listen", f"127.0.0.1:{self.port(name)}"),
-            *("--policy-file", str(self._policy())),
+            *("--policy-file", str(self.policy_file())),
         ]
         self._start(f"agent-{name}", argv, extra or {})
 
@@ -199,7 +199,7 @@ class Stack:
         ]
         self._start(f"operator-{name}", argv, extra or {})
 
-    def _policy(self) -> Path:
+    def policy_file(self) -> Path:
         """The nodes' policy: more CPU is promised than there is, since tests mostly wait."""
         path = self.layout.data / "policy.toml"
         if not path.exists():

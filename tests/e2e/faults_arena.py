@@ -276,6 +276,7 @@ class Arena:
 
     world: World
     sight: Sight
+    processes: Sight
     tapes: dict[str, Tape]
     keeper: Keeper
     standing: dict[str, Sandbox] = field(default_factory=dict)
@@ -347,6 +348,7 @@ class Arena:
         """Nothing ran twice, nothing recorded has changed, nothing is left, what runs runs on."""
         assert doubles(self.tapes) == {}
         assert self.sight.broken == []
+        assert self.processes.broken == []
         for node, sandbox in self.standing.items():
             assert Sandbox.of(self.world.witness(node), sandbox.uid) == sandbox, node
         self.only_standing_left()
@@ -436,9 +438,11 @@ def arena_of(
     keeper = Keeper(stack, {part: Trap(folder, part) for part in parts}, extra or {})
     with tapes(witnesses, stack.installation) as running:
         sight = Sight(kubectl, world.namespace)
+        processes = Sight(kubectl, world.namespace, "processes")
         keeper.start()
         try:
-            yield Arena(world, sight, running, keeper)
+            yield Arena(world, sight, processes, running, keeper)
         finally:
             keeper.close()
             sight.close()
+            processes.close()

@@ -17,7 +17,7 @@ Object = dict[str, Any]
 
 
 def verdict(seen: Object | None) -> tuple[Any, ...]:
-    """What an Execution is recorded to have come to; empty while it has not."""
+    """What an object is recorded to have come to; empty while it has not."""
     if not is_finished(seen):
         return ()
     assert seen is not None
@@ -28,13 +28,14 @@ def verdict(seen: Object | None) -> tuple[Any, ...]:
 
 @dataclass
 class Sight:
-    """Every state of the Executions of a namespace, as a watch of the API server shows it.
+    """Every state of a kind's objects in a namespace, as a watch of the API server shows it.
 
     What was recorded once must stay so: a change of it is kept in `broken`.
     """
 
     kubectl: list[str]
     namespace: str
+    plural: str = "executions"
     objects: dict[str, Object] = field(default_factory=dict)
     verdicts: dict[str, tuple[Any, ...]] = field(default_factory=dict)
     starts: dict[str, str] = field(default_factory=dict)
@@ -49,12 +50,12 @@ class Sight:
 
     @property
     def _path(self) -> str:
-        return f"/apis/isolet.dev/v1alpha1/namespaces/{self.namespace}/executions"
+        return f"/apis/isolet.dev/v1alpha1/namespaces/{self.namespace}/{self.plural}"
 
     def until(
         self, name: str, reached: Callable[[Object | None], Any], seconds: float = 60
     ) -> Object:
-        """Wait until an Execution is as asked; returns it."""
+        """Wait until an object is as asked; returns it."""
         deadline = time.monotonic() + seconds
         with self._bell:
             while not reached(self.objects.get(name)):

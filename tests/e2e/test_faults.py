@@ -21,6 +21,7 @@ from isolet.base import names
 from isolet.operator.steps import STEPS, Effect
 from isolet_stack.stack import NAMESPACE
 from tests.e2e.faults_arena import HOST, Arena, arena_of, chance, eventually, mix, runs
+from tests.e2e.faults_processes import through
 from tests.e2e.looks import outcome, tombstones
 from tests.e2e.world import World, a_template, condition
 
@@ -89,7 +90,8 @@ def test_the_agents_are_killed_at(arena: Arena, steps: tuple[tuple[str, ...], ..
     for trap, mine in zip(traps, steps, strict=False):
         trap.clear()
         trap.set(*mine)
-    arena.perform([work for n in (0, 1) for work in mix(NODES[n], f"{tag}-{n}", dice)])
+    with through(arena, tag):
+        arena.perform([work for n in (0, 1) for work in mix(NODES[n], f"{tag}-{n}", dice)])
     for trap, mine in zip(traps, steps, strict=False):
         assert tuple(trap.sprung()) == mine, f"{trap.part} came only to {trap.sprung()}"
     arena.judge()
@@ -154,7 +156,8 @@ def sides(which: str) -> tuple[str, ...]:
 def in_a_life(arena: Arena, which: str) -> None:
     """Work of every kind, the operator killed at one side of each effect on the way."""
     arena.trap(OPERATOR).set(*sides(which))
-    arena.perform([w for n in (0, 1) for w in mix(NODES[n], f"{which}-{n}", chance(which))])
+    with through(arena, which):
+        arena.perform([w for n in (0, 1) for w in mix(NODES[n], f"{which}-{n}", chance(which))])
 
 
 def at_its_start(arena: Arena) -> None:

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.faults_arena import HOST, TAIL, Sandbox, cluster, numbers
+from tests.e2e.faults_arena import HOST, TAIL, Sandbox, ask_agent, cluster, eventually, numbers
 from tests.e2e.faults_watch import Tape, tapes
 from tests.e2e.looks import outcome
-from tests.e2e.world import World
+from tests.e2e.world import World, a_template, condition
 
 pytestmark = pytest.mark.faults
 
@@ -34,6 +34,11 @@ HOSTILE = {
     + '[ "$p" = 1 ] || [ "$p" = $$ ] || kill -9 "$p"; done; done 2>/dev/null',
     # Stops PID 1 too, so that no signal to it is ever acted upon inside.
     "freezes": SAY + "kill -STOP 1; " + BURN + "while :; do :; done",
+}
+STUBBORN = {
+    "own": HOSTILE["kills"],
+    # One that ends its session's main process, or stops it, has ended itself.
+    "inside": SAY + "trap '' TERM INT HUP QUIT USR1 USR2; while :; do :; done",
 }
 
 
@@ -80,6 +85,50 @@ def dead_at(sandbox: Sandbox, seconds: float) -> float:
 def late(sandbox: Sandbox, at: float) -> float:
     """Seconds between the deadline and the end."""
     return at - seconds_of(sandbox.started) - SECONDS
+
+
+def test_a_process_is_ended_without_the_agent_and_keeps_its_output(
+    world: World, listening: dict[str, Tape]
+) -> None:
+    """In a sandbox of its own and in a session, which the watchdog ends with it."""
+    world.execution("room", nodeSelector={HOST: "node-1"})
+    session = world.running("room")
+    places = {
+        "own": {"template": a_template(nodeSelector={HOST: "node-0"})},
+        "inside": {"executionRef": {"name": "room"}},
+    }
+    for name, place in places.items():
+        bounds = {"timeoutSeconds": SECONDS, "output": TAIL}
+        world.process(name, shell=STUBBORN[name], **place, **bounds)
+    deadlines, uids = {}, {}
+    for name in places:
+        seen = world.until("process", name, lambda o: o and o.get("status", {}).get("startTime"))
+        node, uids[name] = seen["spec"]["nodeName"], seen["metadata"]["uid"]
+        path = f"/v1/processes/{uids[name]}/output/stdout"
+        eventually(
+            f"the agent has what {name} said",
+            lambda n=node, p=path: ask_agent(world.stack, n, p).decode() == numbers(3),
+        )
+        # The status has whole seconds: an end looks later by less than one, never earlier.
+        deadlines[name] = seconds_of(seen["status"]["startTime"]) + SECONDS
+    for node in world.stack.nodes():
+        world.stack.kill(f"agent-{node}")
+    sandboxes = {"own": ("node-0", uids["own"]), "inside": ("node-1", session["metadata"]["uid"])}
+    lateness = {}
+    for name, (node, uid) in sandboxes.items():
+        told = listening[node].until("die", uid, SECONDS + 2 * CLAIM)
+        lateness[name] = told.at - deadlines[name]
+    print("seconds after the deadline:", lateness)
+    assert not any(world.stack.alive(f"agent-{node}") for node in world.stack.nodes())
+    assert all(-0.5 < seconds <= CLAIM for seconds in lateness.values()), lateness
+    world.stack.start_missing()
+    for name in places:
+        status = world.finished(name, 90, kind="process")
+        assert outcome(status) == ("False", "DeadlineExceeded"), (name, status)
+        assert status["output"]["stdoutTail"] == numbers(3), (name, status)
+    room = world.finished("room")
+    assert outcome(room) == ("False", "DeadlineExceeded"), room
+    assert "Process inside: ran longer than 10 s" in condition({"status": room}, "Ready")["message"]
 
 
 def test_without_the_agent_and_without_the_engine(world: World, listening: dict[str, Tape]) -> None:

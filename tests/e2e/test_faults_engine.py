@@ -14,10 +14,12 @@ from tests.e2e.faults_arena import (
     cluster,
     counting,
     eventually,
+    numbers,
     runs,
 )
+from tests.e2e.faults_processes import has_started
 from tests.e2e.faults_watch import doubles, verdict
-from tests.e2e.world import World, condition, is_finished
+from tests.e2e.world import World, a_template, condition, is_finished
 
 pytestmark = pytest.mark.faults
 
@@ -68,6 +70,57 @@ def test_engines_are_killed_while_work_starts_runs_and_ends(world: World, tmp_pa
         world.kubectl("delete", "executions", "--wait=true", "--timeout=60s", *names)
         arena.judge()
         arena.end_standing(whole=False)
+
+
+def test_an_engine_is_killed_under_processes(world: World, tmp_path: Path) -> None:
+    """Those that go on and those that end while it is away, in sandboxes of their own and inside.
+
+    What ends inside keeps its output and exit code in its session; of a sandbox's own end the
+    engine has the code, and of its last lines nobody has anything: that is said.
+    """
+    with arena_of(world, tmp_path) as arena:
+        world.execution("room", **on("node-0"))
+        session = arena.sight.until("room", runs)["metadata"]["uid"]
+        room = Sandbox.of(world.witness("node-0"), session)
+        memory = {"workspace": {"medium": "Memory"}}
+        places = {
+            "own": {"template": a_template(nodeSelector={HOST: "node-0"}, **memory)},
+            "inside": {"executionRef": {"name": "room"}},
+        }
+        lengths = {"ends": 60, "goes-on": 200}
+        for length, count in lengths.items():
+            for place, where in places.items():
+                script = "; ".join(
+                    (f"echo {place}-{length} >> ran", counting(count, end="exit 3")[-1])
+                )
+                world.process(
+                    f"{place}-{length}", shell=script, timeoutSeconds=100, output=TAIL, **where
+                )
+        uids = {}
+        for name in (f"{place}-{length}" for length in lengths for place in places):
+            uids[name] = arena.processes.until(name, has_started)["metadata"]["uid"]
+        own = {n: Sandbox.of(world.witness("node-0"), uids[f"own-{n}"]) for n in lengths}
+        cluster("kill", "dockerd-0")
+        assert not any(ended(sandbox) for sandbox in own.values()), "too slow to mean anything"
+        eventually("the short one ends", lambda: ended(own["ends"]))
+        cluster("restart", "dockerd-0")
+        assert not ended(own["goes-on"]), "too slow to mean anything"
+        for name, uid in uids.items():
+            seen = arena.processes.until(name, is_finished, 120)
+            assert (*verdict(seen)[:2], verdict(seen)[3]) == ("False", "NonZeroExit", 3), name
+            told, count = seen["status"]["output"], lengths[name.split("-", 1)[1]]
+            assert bool(told.get("incomplete")) is (name == "own-ends"), (name, told)
+            if name != "own-ends":
+                assert told["stdoutTail"] == numbers(count), name
+            starts = arena.tapes["node-0"].starts(uid)
+            assert starts == (1 if name.startswith("own") else 0), (name, starts)
+        assert Sandbox.of(world.witness("node-0"), session) == room
+        ran = world.witness("node-0").docker("exec", room.id, "cat", "/workspace/ran")
+        assert sorted(ran.split()) == ["inside-ends", "inside-goes-on"]
+        assert doubles(arena.tapes) == {}
+        world.kubectl("delete", "processes", "--wait=true", "--timeout=60s", *uids)
+        world.kubectl("delete", "execution", "--wait=true", "--timeout=60s", "room")
+        arena.judge()
 
 
 def start_some(arena: Arena, count: int) -> list[str]:

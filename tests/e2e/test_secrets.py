@@ -1,8 +1,8 @@
 """Where a value can be found that a user gave: in the object that the user wrote, and nowhere else.
 
-A command and a session get unique words by every way there is. Then all that a node and a cluster
-write is searched: engine, agents, etcd, logs, the API server's own record, and every command line.
-Each search also looks for something that is known to be there.
+A command, a session, and a Process in each kind of sandbox get unique words by every way there is.
+Then all that a node and a cluster write is searched: engine, agents, etcd, logs, the API server's
+own record, and every command line. Each search also looks for something that is known to be there.
 """
 
 import asyncio
@@ -22,12 +22,17 @@ import pytest
 from isolet.client.http import HTTPAgent
 from isolet.wire.execution import EnvVar, ExecRequest
 from tests.e2e.looks import eventually, held
-from tests.e2e.world import World, an_execution
+from tests.e2e.world import World, a_template, an_execution
 
 Found = dict[str, set[str]]
 """Kind of canary → places."""
 
 KINDS = ("secret", "plain", "config", "argument", "output")
+PLACES = ("own", "inside")
+GIVEN = ("env", "stdin", "file", "code")
+"""What a Process is given in its object: env, input, a file, its program."""
+OF_PROCESSES = tuple(f"{place} {given}" for place in PLACES for given in GIVEN)
+GO = "/tmp/go"
 EXEC_KINDS = ("exec env", "exec argument", "exec stdin", "exec output")
 SEARCH = ("grep", "-raoHF", "--devices=skip")
 
@@ -110,6 +115,10 @@ class Story:
             return "etcd"
         if any(path.startswith(folder) for folder in agents):
             return "output file"
+        if "-ws/_data/" in path or any(
+            path.startswith(str(stack.agent_folder(name) / "disks")) for name in stack.nodes()
+        ):
+            return "workspace"
         if path.endswith("/local-logs/container.log"):
             return "engine's log of the output"
         if "/docker/containers/" in path and path.endswith((".json", "/hostname", "/hosts")):
@@ -136,6 +145,44 @@ def plant(story: Story) -> None:
         " test ${#API_TOKEN}${#SETTING}${#GREETING}${#1} = 41414141 || exit 3; sleep 8"
     )
     world.execution("command", "sh", "-c", script, "sh", words["argument"], env=env)
+
+
+def plant_processes(story: Story) -> None:
+    """One in a sandbox of its own, one in the session: they check what they got, and wait."""
+    places = {"own": {"template": a_template()}, "inside": {"executionRef": {"name": "session"}}}
+    vault = {"secretKeyRef": {"name": "vault", "key": "k"}}
+    for place, where in places.items():
+        given = {kind: story.words[f"{place} {kind}"] for kind in GIVEN}
+        source = (
+            f': {given["code"]}; read -r line; set -- "$line" "$GREETING" "$(cat plain)"'
+            ' "$API_TOKEN" "$(cat secret)"; test ${#1}${#2}${#3}${#4}${#5} = 4141414141 || exit 3;'
+            f" while [ ! -e {GO} ]; do sleep 0.2; done"
+        )
+        story.world.process(
+            place,
+            code={"language": "sh", "source": source},
+            env=[
+                {"name": "API_TOKEN", "valueFrom": vault},
+                {"name": "GREETING", "value": given["env"]},
+            ],
+            stdin={"value": given["stdin"]},
+            files=[{"path": "plain", "content": given["file"]}, {"path": "secret", **vault}],
+            timeoutSeconds=300,
+            **where,
+        )
+
+
+def let_go(story: Story, session: str) -> None:
+    """The Processes end; each was still there."""
+    own = story.world.get("process", "own")["metadata"]["uid"]
+    for uid in (own, session):
+        places = [(node, held(story.world, node, uid)) for node in story.world.stack.nodes()]
+        ((node, (ident,)),) = [place for place in places if place[1]]
+        story.world.witness(node).docker("exec", ident, "touch", GO)
+    for place in PLACES:
+        status = story.world.finished(place, kind="process")
+        story.told["status"] += json.dumps(status)
+        assert status["exitCode"] == 0, status
 
 
 async def run_in(world: World, node: str, uid: str, words: dict[str, str]) -> bytes:
@@ -186,7 +233,7 @@ def story(whole: World) -> Iterator[Story]:
     whole.stack.start_missing()
     whole.stack.wait_ready()
     words = {kind: f"canary-{uuid.uuid4().hex}-x"[:41].ljust(41, "x") for kind in
-             (*KINDS, *EXEC_KINDS, "refused", "known command line")}  # fmt: skip
+             (*KINDS, *EXEC_KINDS, *OF_PROCESSES, "refused", "known command line")}  # fmt: skip
     lines = CommandLines(words)
     with whole.in_namespace() as world:
         story = Story(world, words, lines=lines)
@@ -211,6 +258,9 @@ def live(story: Story) -> None:
     world.execution("session")
     session = world.running("session")
     plant(story)
+    plant_processes(story)
+    for place in PLACES:
+        world.until("process", place, lambda o: o and o.get("status", {}).get("startTime"))
     command = world.running("command")
     story.node = command["spec"]["nodeName"]
     (ident,) = held(world, story.node, command["metadata"]["uid"])
@@ -228,7 +278,10 @@ def live(story: Story) -> None:
         story.told["agent"] = answer.result().decode()
     story.told["status"] = json.dumps(world.finished("command"))
     assert '"exitCode": 0' in story.told["status"], story.told["status"]
+    let_go(story, session["metadata"]["uid"])
     story.search("ended")
+    for place in PLACES:
+        world.delete("process", place, wait=True)
     for name in ("command", "session"):
         world.delete("execution", name)
     for name in ("command", "session"):
@@ -245,15 +298,19 @@ def live(story: Story) -> None:
 
 USER_OBJECT = {"secret": "Secret", "config": "ConfigMap", "plain": "Execution"}
 USER_OBJECT["argument"] = "Execution"
+AS_FILES, LIVE = ("secret", "own file"), ("running", "during a command")
+"""Given as a file too: it lies where the Process reads it, on its own disk, while that is there."""
+USER_OBJECT |= dict.fromkeys(OF_PROCESSES, "Process")
 
 
-@pytest.mark.parametrize("moment", ["running", "ended", "gone"])
-@pytest.mark.parametrize("kind", ["secret", "plain", "config", "argument"])
+@pytest.mark.parametrize("moment", ["running", "during a command", "ended", "gone"])
+@pytest.mark.parametrize("kind", USER_OBJECT)
 def test_a_value_is_in_no_file_but_etcds(story: Story, moment: str, kind: str) -> None:
-    assert story.files[moment][kind] == {"etcd"}
+    there = {"workspace"} if kind in AS_FILES and moment in LIVE else set()
+    assert story.files[moment][kind] - there == {"etcd"}
 
 
-@pytest.mark.parametrize("kind", ["secret", "plain", "config", "argument"])
+@pytest.mark.parametrize("kind", USER_OBJECT)
 def test_a_value_is_in_the_object_that_its_user_wrote_and_in_no_other(
     story: Story, kind: str
 ) -> None:
@@ -306,6 +363,7 @@ def test_a_refused_value_is_named_and_not_repeated(story: Story) -> None:
 def test_each_search_finds_what_is_there(story: Story) -> None:
     assert "engine's configuration" in story.files["running"]["container name"]
     assert "etcd" in story.files["running"]["plain"]
+    assert "workspace" in story.files["running"]["own file"]
     assert "output file" in story.files["ended"]["output"]
     assert story.objects["config"] == {"ConfigMap"}
     assert Path(story.world.stack.layout.audit_log).read_text().count(story.world.namespace) > 3

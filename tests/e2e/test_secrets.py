@@ -33,6 +33,7 @@ GIVEN = ("env", "stdin", "file", "code")
 """What a Process is given in its object: env, input, a file, its program."""
 OF_PROCESSES = tuple(f"{place} {given}" for place in PLACES for given in GIVEN)
 GO = "/tmp/go"
+BEGAN, LOOKED = "/tmp/began", "/tmp/looked"
 EXEC_KINDS = ("exec env", "exec argument", "exec stdin", "exec output")
 SEARCH = ("grep", "-raoHF", "--devices=skip")
 
@@ -189,11 +190,13 @@ async def run_in(world: World, node: str, uid: str, words: dict[str, str]) -> by
     """A command in a session, with everything a command can have."""
     agent = HTTPAgent(f"unix://{world.stack.agent_run(node)}/agent.sock")
     said, unsaid = halves(words["exec output"])
-    script = f"cat >/dev/null; sleep 12; printf '%s%s\\n' {said} {unsaid}"
+    wait = f"while [ ! -e {LOOKED} ]; do sleep 0.2; done"
+    script = f"cat >/dev/null; touch {BEGAN}; {wait}; printf '%s%s\\n' {said} {unsaid}"
     request = ExecRequest(
         command=("sh", "-c", script, "sh", words["exec argument"]),
         env=(EnvVar(name="GREETING", value=words["exec env"].encode()),),
         stdin=words["exec stdin"].encode(),
+        timeout_seconds=300,
     )
     try:
         snapshot = (await agent.snapshot()).to_json()
@@ -271,10 +274,13 @@ def live(story: Story) -> None:
     with ThreadPoolExecutor(1) as aside:
         place = (session["spec"]["nodeName"], session["metadata"]["uid"])
         answer = aside.submit(lambda: asyncio.run(run_in(world, *place, words)))
-        time.sleep(2)
+        (ident,) = held(world, *place)
+        docker = world.witness(place[0]).docker
+        eventually(lambda: "began" in docker("exec", ident, "ls", "/tmp"), "the command runs")
         story.search("during a command")
         story.told["docker, during a command"] = docker_says(world, place[0])
-        assert not answer.done(), "the search came too late"
+        assert not answer.done(), answer.result()
+        docker("exec", ident, "touch", LOOKED)
         story.told["agent"] = answer.result().decode()
     story.told["status"] = json.dumps(world.finished("command"))
     assert '"exitCode": 0' in story.told["status"], story.told["status"]

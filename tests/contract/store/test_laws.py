@@ -74,7 +74,7 @@ async def _compare(operations) -> None:
             await sqlite.close()
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60)
 @given(OPERATIONS)
 def test_sqlite_is_the_model(operations) -> None:
     asyncio.run(_compare(operations))

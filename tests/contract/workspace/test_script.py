@@ -128,9 +128,7 @@ NAMES = st.one_of(
 ).filter(lambda name: name not in ("PATH", "SHLVL") and not name.startswith("PYTHON"))
 
 
-@settings(
-    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(arguments=st.lists(WORDS, max_size=4), env=st.dictionaries(NAMES, WORDS, max_size=4))
 def test_law_anything_arrives(
     arguments: list[bytes],

@@ -32,6 +32,7 @@ from isolet.wire.execution import (
     ExecutionObserved,
     ExecutionSpec,
     ExecutionWanted,
+    GitSource,
     Outcome,
     State,
     Step,
@@ -94,10 +95,19 @@ class ExecutionHost:
         uid: str | None = None,
         deadline_seconds: int | None = None,
         timeout_seconds: float = 60.0,
+        git: GitSource | None = None,
     ) -> ExecutionObserved:
         """Have a sandbox; returns once it runs (or, for a command, has run).
 
         The same uid with the same spec continues what is there; it is never started twice.
+
+        Args:
+            spec: what is to run.
+            uid: one that was never used for anything else; absent: a new one.
+            deadline_seconds: how long it may live; absent: as long as the spec allows.
+            timeout_seconds: for the start, a Git tree's reading included.
+            git: what the workspace begins with, in place of the spec's own. The commit is in `git`
+                of what is returned.
 
         Raises:
             Invalid, Refused: the spec breaks a rule or the node's policy.
@@ -105,6 +115,9 @@ class ExecutionHost:
             Unavailable: the node has no room or cannot start sandboxes now, or did not within
                 `timeout_seconds`; or the start failed (reasons `ImageMissing`, `StartFailed` …).
         """
+        if git is not None:
+            workspace = spec.workspace.model_copy(update={"git": git})
+            spec = spec.model_copy(update={"workspace": workspace})
         wanted = ExecutionWanted(
             uid=uid or f"exec-{uuid.uuid4()}",
             name=uid or "embedded",

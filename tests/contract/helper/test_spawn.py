@@ -307,3 +307,22 @@ async def test_a_disk_can_be_shown_that_is_mounted_nowhere_else(tmp_path: Path) 
         assert device not in Path("/proc/mounts").read_text()
     finally:
         await disks.release("u1")
+
+
+async def test_one_that_is_given_up_while_it_starts_is_gone_too() -> None:
+    async def one() -> None:
+        async with spawn.run(
+            (SH, "-c", "sleep 1000"), Rights(), seconds=1000, stdin=True
+        ) as helper:
+            await helper.end()
+
+    before = set(Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split())
+    for turns in range(12):
+        task = asyncio.create_task(one())
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        task.cancel()
+        async with asyncio.timeout(SECONDS):
+            await asyncio.gather(task, return_exceptions=True)
+    after = set(Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split())
+    assert after <= before

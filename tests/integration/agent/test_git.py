@@ -97,7 +97,8 @@ async def test_a_tag_is_there_byte_for_byte_before_the_command_starts(
 async def test_a_session_has_its_tree_from_its_first_command_on(
     host: ExecutionHost, node: Node, repo: Repo, git_spec: Spec, medium: Medium
 ) -> None:
-    seen = await host.provision(git_spec(medium=medium, revision="main"))
+    git = GitSource(repository="project", revision="main")
+    seen = await host.provision(git_spec(medium=medium), git=git)
     command = "cat README; cmp data /dev/stdin && ./tool.sh; ls -a"
     data = (repo.folder / "data").read_bytes()
     result = await host.exec(seen.uid, ExecRequest(command=("sh", "-c", command), stdin=data))

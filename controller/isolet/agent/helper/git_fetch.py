@@ -13,7 +13,10 @@ import sys
 
 MIRROR = "/mirror"
 SOURCE = "/source"
-_KEY, _HOSTS = "/tmp/key", "/tmp/known_hosts"
+_KEY, _HOSTS, _CA = "/tmp/key", "/tmp/known_hosts", "/tmp/ca"
+_SAFE = "/tmp/gitconfig"
+"""Also for the other end of a `file://` remote: whoever owns it, it is the one that is meant."""
+
 _SSH = (
     f"ssh -F /dev/null -i {_KEY} -o IdentitiesOnly=yes -o BatchMode=yes -o ConnectTimeout=20"
     f" -o StrictHostKeyChecking=yes -o UserKnownHostsFile={_HOSTS}"
@@ -31,7 +34,6 @@ _SETTINGS = {
     "http.lowSpeedTime": "30",
     "protocol.allow": "never",
     "submodule.recurse": "false",
-    "safe.directory": "*",
 }
 _REFS = ("+refs/heads/*:refs/heads/*", "+refs/tags/*:refs/tags/*")
 
@@ -39,6 +41,8 @@ _REFS = ("+refs/heads/*:refs/heads/*", "+refs/tags/*:refs/tags/*")
 def _environment(request: dict[str, str]) -> dict[str, str]:
     scheme = request["url"].partition(":")[0]
     settings = {**_SETTINGS, f"protocol.{scheme}.allow": "always"}
+    if "ca" in request:
+        settings["http.sslCAInfo"] = _CA
     if "token" in request:
         word = base64.b64encode(f"x-access-token:{request['token'].strip()}".encode()).decode()
         settings["http.extraHeader"] = f"Authorization: Basic {word}"
@@ -47,7 +51,7 @@ def _environment(request: dict[str, str]) -> dict[str, str]:
         "HOME": "/tmp",
         "LC_ALL": "C",
         "GIT_CONFIG_NOSYSTEM": "1",
-        "GIT_CONFIG_GLOBAL": "/dev/null",
+        "GIT_CONFIG_GLOBAL": _SAFE,
         "GIT_TERMINAL_PROMPT": "0",
         "GIT_SSH_COMMAND": _SSH,
         "GIT_CONFIG_COUNT": str(len(settings)),
@@ -65,10 +69,11 @@ def _keep(path: str, content: str) -> None:
 
 def main() -> int:
     """One fetch; the exit code of git."""
-    request: dict[str, str] = json.loads(sys.stdin.buffer.readline(1 << 20))
-    for name, path in (("key", _KEY), ("known_hosts", _HOSTS)):
+    request: dict[str, str] = json.loads(sys.stdin.buffer.readline(4 << 20))
+    for name, path in (("key", _KEY), ("known_hosts", _HOSTS), ("ca", _CA)):
         if name in request:
             _keep(path, request[name])
+    _keep(_SAFE, "[safe]\n\tdirectory = *\n")
     env = _environment(request)
     url = request["url"]
     if url.startswith("file://"):

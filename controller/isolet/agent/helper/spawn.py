@@ -187,9 +187,24 @@ async def run(
         Unavailable: it cannot be started.
     """
     command = [sys.executable, "-I", "-S", str(confine.__file__), _text(rights), *argv]
-    pipe = asyncio.subprocess.PIPE
     try:
-        process = await asyncio.create_subprocess_exec(
+        helper = Helper(await _started(command, stdin=stdin), seconds)
+    except OSError as error:
+        raise errors.Unavailable(f"a helper cannot be started: {error.strerror}") from error
+    try:
+        yield helper
+    finally:
+        await asyncio.shield(helper.close())
+
+
+async def _started(command: Sequence[str], *, stdin: bool) -> asyncio.subprocess.Process:
+    """Start it, whole: asyncio never comes back from a start that is cancelled half way.
+
+    (It waits for the ends of pipes that it has not connected; seen with Python 3.11.7.)
+    """
+    pipe = asyncio.subprocess.PIPE
+    starting = asyncio.create_task(
+        asyncio.create_subprocess_exec(
             *command,
             stdin=pipe if stdin else asyncio.subprocess.DEVNULL,
             stdout=pipe,
@@ -199,13 +214,14 @@ async def run(
             limit=PIPE_BYTES,
             start_new_session=True,
         )
-    except OSError as error:
-        raise errors.Unavailable(f"a helper cannot be started: {error.strerror}") from error
-    helper = Helper(process, seconds)
+    )
     try:
-        yield helper
-    finally:
-        await asyncio.shield(helper.close())
+        return await asyncio.shield(starting)
+    except asyncio.CancelledError:
+        process = await starting
+        process.kill()
+        await process.wait()
+        raise
 
 
 def script(file: str) -> tuple[Mount, tuple[str, ...]]:

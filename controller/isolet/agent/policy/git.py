@@ -14,6 +14,7 @@ path = "/srv/git/project.git"   # on this node
 remote = "https://git.example/lib.git"  # or ssh://, file://: a mirror that the agent keeps
 refreshSeconds = 60             # how old it may be where a name is resolved
 tokenFile = "/etc/isolet/token" # https only
+    caFile = "/etc/isolet/ca.crt"   # https only: who signed its certificate, if not the public ones
 keyFile = "/etc/isolet/key"     # ssh only, with
 knownHostsFile = "/etc/isolet/known_hosts"
 """
@@ -81,6 +82,7 @@ class GitRepository(_Table):
     remote: Annotated[str, AfterValidator(_remote)] | None = None
     refresh_seconds: Annotated[int, Field(ge=0, le=86_400, strict=True)] = 60
     token_file: Place | None = None
+    ca_file: Place | None = None
     key_file: Place | None = None
     known_hosts_file: Place | None = None
     below: Place | None = Field(default=None, exclude=True)
@@ -97,8 +99,8 @@ class GitRepository(_Table):
             raise ValueError(
                 "keyFile and knownHostsFile go with an ssh:// remote, and it with both"
             )
-        if self.token_file is not None and scheme != "https":
-            raise ValueError("tokenFile goes with an https:// remote")
+        if (self.token_file or self.ca_file) and scheme != "https":
+            raise ValueError("tokenFile and caFile go with an https:// remote")
         return self
 
 

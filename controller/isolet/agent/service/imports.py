@@ -188,6 +188,7 @@ def _remote(name: str, source: GitRepository) -> Remote:
         url=source.remote,
         refresh_seconds=source.refresh_seconds,
         token_file=source.token_file,
+        ca_file=source.ca_file,
         key_file=source.key_file,
         known_hosts_file=source.known_hosts_file,
     )

@@ -23,7 +23,7 @@ UNAVAILABLE = "RepositoryUnavailable"
 """The same word as in `isolet.plan.reasons`."""
 
 _CONNECTED = ("/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf", "/etc/ssl")
-_MOST_SECRET = 64 << 10
+_MOST_SECRET = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,6 +34,7 @@ class Remote:
     url: str
     refresh_seconds: int
     token_file: str | None = None
+    ca_file: str | None = None
     key_file: str | None = None
     known_hosts_file: str | None = None
 
@@ -108,6 +109,7 @@ def _request(remote: Remote) -> bytes:
     """Everything that is secret goes through the helper's input, never an argument or a file."""
     secrets = {
         "token": remote.token_file,
+        "ca": remote.ca_file,
         "key": remote.key_file,
         "known_hosts": remote.known_hosts_file,
     }

@@ -98,7 +98,7 @@ BAD = {
     "a key for https": ('remote = "https://a/b"\nkeyFile = "/k"', "keyFile and knownHostsFile"),
     "a token for ssh": (
         'remote = "ssh://a/b"\nkeyFile = "/k"\nknownHostsFile = "/h"\ntokenFile = "/t"',
-        "tokenFile goes with",
+        "tokenFile and caFile go with",
     ),
     "a key that is none": ('path = "/a"\nbranch = "main"', "there is no such key"),
 }

@@ -25,7 +25,9 @@ python_env() {
       if [ ! -e "$env/.ready" ]; then
         rm -rf "$env"
         python3 -m venv "$env" || die "python3 -m venv failed: install python3-venv (3.11 or newer)"
-        "$env/bin/pip" install -q --disable-pip-version-check -r "$ISOLET_ROOT/hack/requirements.lock"
+        # Where this runs errexit is off, and half an environment must not pass for a whole one.
+        "$env/bin/pip" install -q --disable-pip-version-check -r "$ISOLET_ROOT/hack/requirements.lock" ||
+          die "pip could not install $ISOLET_ROOT/hack/requirements.lock"
         touch "$env/.ready"
       fi
     ) 9>"$ISOLET_CACHE/python/.lock" >&2

@@ -350,7 +350,7 @@ class FakeAgent:
         until = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=seconds)
         return Grant(token=f"{uid}/{reader}", expires_at=until)
 
-    async def read_checkpoint(self, uid, part, *, reader=None, token=None):
+    async def read_checkpoint(self, uid, part, *, offset=0, reader=None, token=None):
         raise NotImplementedError
         yield b""
 

@@ -29,6 +29,7 @@ from isolet.agent.service.context import Context
 from isolet.agent.service.service import Service
 from isolet.agent.settings import AgentSettings, host_and_port
 from isolet.agent.store.sqlite import SQLiteStore
+from isolet.agent.transfer.objectstore import ObjectStore
 from isolet.agent.workspace.disk import DiskWorkspaces
 from isolet.agent.workspace.launch import LaunchFolders
 from isolet.agent.workspace.mirrors import Mirrors
@@ -162,7 +163,33 @@ async def _context(settings: AgentSettings, stack: AsyncExitStack) -> Context:
         clock=SystemClock(),
         policy=read_policy(settings.policy_file, await _facts(disks)),
         proof_of_runtime=is_gvisor,
+        certificate=settings.tls_files if settings.tls_dir is not None else None,
+        object_store=_object_store(settings, stack),
     )
+
+
+def _object_store(settings: AgentSettings, stack: AsyncExitStack) -> ObjectStore | None:
+    found = settings.checkpoint_store
+    if found is None:
+        return None
+    from isolet.agent.transfer import s3  # the library is large, and most agents have no store
+
+    access = s3.Access(
+        name=found.name,
+        endpoint=found.endpoint,
+        bucket=found.bucket,
+        prefix=found.prefix,
+        region=found.region,
+        credentials=found.credentials_file,
+        authority=found.authority_file,
+    )
+    try:
+        s3.read_credentials(access.credentials)
+    except (OSError, ValueError) as error:
+        raise errors.Invalid(f"checkpointStore: {error}", reason="InvalidConfig") from None
+    store = s3.S3Store(access)
+    stack.push_async_callback(store.close)
+    return store
 
 
 def _folders(settings: AgentSettings, stack: AsyncExitStack) -> None:

@@ -12,6 +12,15 @@ probeListen = "127.0.0.1:7444"    # plain HTTP for probes and metrics; absent: n
 policyFile = "/etc/isolet/policy.toml"
 watchdog = true                   # false where `isolet watchdog` is started by someone else
 logLevel = "info"
+
+[checkpointStore]                 # absent: Checkpoints are on their nodes only
+name = "main"                     # as Checkpoints tell of it; the same on every node that has it
+endpoint = "https://s3.example"   # of the S3 API
+bucket = "isolet"
+prefix = "checkpoints/"
+region = "us-east-1"
+credentialsFile = "/etc/isolet/store.ini"  # [default] aws_access_key_id, aws_secret_access_key
+authorityFile = "/etc/isolet/store-ca.crt" # absent: whom the system trusts
 """
 
 import socket
@@ -47,6 +56,22 @@ Place = Annotated[Path, AfterValidator(_absolute)]
 Address = Annotated[str, AfterValidator(_address)]
 
 
+class StoreSettings(BaseModel):
+    """An object store for copies of Checkpoints."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", alias_generator=to_camel, populate_by_name=True
+    )
+
+    name: str = Field(pattern=_WORD)
+    endpoint: str = Field(pattern=r"^https?://[A-Za-z0-9.\[\]:-]+$")
+    bucket: str = Field(pattern=r"^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]$")
+    prefix: str = Field(default="", pattern=r"^([A-Za-z0-9._-]+/)*$", max_length=256)
+    region: str = Field(default="us-east-1", pattern=r"^[a-z0-9-]{1,32}$")
+    credentials_file: Place
+    authority_file: Place | None = None
+
+
 class AgentSettings(BaseModel):
     """The settings, checked and complete."""
 
@@ -72,6 +97,7 @@ class AgentSettings(BaseModel):
     probe_listen: Address | None = None
     policy_file: Place | None = None
     watchdog: bool = True
+    checkpoint_store: StoreSettings | None = None
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
     @pydantic.model_validator(mode="after")

@@ -301,6 +301,9 @@ AWAITING_NODE = _waiting(
     "Deletion waits for the node's word that nothing is left; the message says who can release it.",
 )
 QUARANTINED = _waiting("Quarantined", "Its removal could not be confirmed; tried again.")
+OBJECT_STORE_UNAVAILABLE = _waiting(
+    "ObjectStoreUnavailable", "The object store did not do what was asked; tried again."
+)
 CHECKPOINT_IN_USE = _waiting("CheckpointInUse", "A restore is reading it.")
 UNAVAILABLE = _waiting("Unavailable", "Not now; tried again.")
 UNCONFIRMED = _waiting("Unconfirmed", "It was tried and nobody can say yet what came of it.")

@@ -69,6 +69,8 @@ def node(
 ) -> Pair:
     """A certificate for the agent of node `name`, which answers at these addresses.
 
+    It is a client's as well: with it the agent reads Checkpoints from other nodes.
+
     Raises:
         Invalid: the name or an address cannot stand in a certificate.
     """
@@ -77,7 +79,8 @@ def node(
         raise errors.Invalid(f"{name!r} cannot be a node's name: lower-case DNS labels are needed")
     names: list[x509.GeneralName] = [x509.DNSName(server)]
     names += [_address(address) for address in addresses]
-    return _leaf(issuer, name[:64], names, ExtendedKeyUsageOID.SERVER_AUTH, now, days)
+    purposes = (ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH)
+    return _leaf(issuer, name[:64], names, purposes, now, days)
 
 
 def client(issuer: Pair, identity: str, now: datetime.datetime, *, days: int = LEAF_DAYS) -> Pair:
@@ -89,7 +92,7 @@ def client(issuer: Pair, identity: str, now: datetime.datetime, *, days: int = L
     if identity not in http.IDENTITIES:
         raise errors.Invalid(f"identity must be one of {', '.join(http.IDENTITIES)}")
     names = [x509.UniformResourceIdentifier(identity)]
-    return _leaf(issuer, identity, names, ExtendedKeyUsageOID.CLIENT_AUTH, now, days)
+    return _leaf(issuer, identity, names, (ExtendedKeyUsageOID.CLIENT_AUTH,), now, days)
 
 
 def init(folder: Path, now: datetime.datetime) -> None:
@@ -140,7 +143,7 @@ def _leaf(
     issuer: Pair,
     common_name: str,
     names: Iterable[x509.GeneralName],
-    purpose: x509.ObjectIdentifier,
+    purposes: Iterable[x509.ObjectIdentifier],
     now: datetime.datetime,
     days: int,
 ) -> Pair:
@@ -150,7 +153,7 @@ def _leaf(
     for extension, critical in (
         (x509.BasicConstraints(ca=False, path_length=None), True),
         (_usage(signs=False), True),
-        (x509.ExtendedKeyUsage([purpose]), False),
+        (x509.ExtendedKeyUsage(purposes), False),
         (x509.SubjectAlternativeName(names), False),
         (authority_id, False),
     ):

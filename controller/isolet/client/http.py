@@ -109,16 +109,11 @@ class HTTPAgent(ProcessCalls, CheckpointCalls):
         Raises:
             Unavailable: it could not begin, or the agent says why it ended.
         """
-        timeout = aiohttp.ClientTimeout(
-            total=None,
-            sock_connect=self._timeouts.connect,
-            sock_read=self._timeouts.watch_inactivity,
-        )
         ask = Ask(
             method="GET",
             path=http.WATCH,
             query={"after": str(after)},
-            timeout=timeout,
+            timeout=self._lasting(),
             streams=True,
         )
         async with self._answer(ask) as response:
@@ -221,6 +216,14 @@ class HTTPAgent(ProcessCalls, CheckpointCalls):
             effect=True,
             body=None if body is None else body.to_json(),
             headers=headers,
+        )
+
+    def _lasting(self) -> aiohttp.ClientTimeout:
+        """For what goes on for as long as something comes."""
+        return aiohttp.ClientTimeout(
+            total=None,
+            sock_connect=self._timeouts.connect,
+            sock_read=self._timeouts.watch_inactivity,
         )
 
     def _within(self, seconds: float) -> aiohttp.ClientTimeout:

@@ -20,6 +20,7 @@ from isolet.plan.sandbox_model import (
     Moment,
     RecordEnd,
     SandboxRecord,
+    Save,
     Seen,
     Take,
     Thaw,
@@ -44,6 +45,8 @@ class CheckpointFacts:
     turn: bool = False
     """No command runs in the session, and none begins before this Checkpoint has ended."""
     readers: int = 0
+    store: str | None = None
+    """Name of the node's object store, if it has one."""
 
 
 def decide(
@@ -148,6 +151,8 @@ def _after_end(
     if retain_seconds is not None:
         left = retain_seconds - (now.wall - record.ended_at).total_seconds()
     if not record.removing and (left is None or left > 0) and _is_kept(record):
+        if facts.store is not None and part_of(record).in_store is None:
+            return Decision(actions=(Save(),), look_again_in=left)
         return Decision(look_again_in=left)
     if facts.readers:
         return Decision(

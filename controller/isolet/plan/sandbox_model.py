@@ -10,7 +10,7 @@ from datetime import datetime
 from enum import StrEnum
 
 from isolet.plan.git_model import GitAction, GitPart, TreeFacts
-from isolet.wire.checkpoint import Manifest, Restore
+from isolet.wire.checkpoint import Manifest, Restore, StoreCopy
 from isolet.wire.execution import (
     Medium,
     OOMSeen,
@@ -69,6 +69,8 @@ class CheckpointPart:
     """How often taking it was begun; durable before each."""
     manifest: Manifest | None = None
     manifest_digest: str | None = None
+    in_store: StoreCopy | None = None
+    """Where a whole copy was written to and read back from."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -357,7 +359,12 @@ class Take:
     """Copy the workspace aside, with its sandbox standing still, and move the copy into place."""
 
 
-CheckpointAction = Dispatch | Thaw | Take | RecordEnd | Dispose | Bury
+@dataclass(frozen=True, slots=True)
+class Save:
+    """Write the copy to the object store too."""
+
+
+CheckpointAction = Dispatch | Thaw | Take | RecordEnd | Save | Dispose | Bury
 """What is done about a Checkpoint."""
 
 Action = (

@@ -179,13 +179,20 @@ class CheckpointAPI(Protocol):
         ...
 
     def read_checkpoint(
-        self, uid: str, part: Part, *, reader: str | None = None, token: str | None = None
+        self,
+        uid: str,
+        part: Part,
+        *,
+        offset: int = 0,
+        reader: str | None = None,
+        token: str | None = None,
     ) -> AsyncIterator[bytes]:
         """The bytes of one of its files; the reader checks them by digest.
 
         Args:
             uid: its uid.
             part: which file.
+            offset: how many bytes to leave out at the beginning: what an earlier call brought.
             reader: the node whose certificate the caller showed; None for local callers.
             token: what `grant_checkpoint` gave for that node; local callers need none.
 

@@ -34,6 +34,7 @@ HEADER_WIRE_VERSIONS = "Isolet-Wire-Versions"
 HEADER_OUTPUT_OFFSET = "Isolet-Output-Offset"
 HEADER_OUTPUT_TOTAL = "Isolet-Output-Total"
 HEADER_OUTPUT_COMPLETE = "Isolet-Output-Complete"
+HEADER_GRANT = "Isolet-Grant"
 HEADER_ARTIFACT_SIZE = "Isolet-Artifact-Size"
 HEADER_ARTIFACT_DIGEST = "Isolet-Artifact-Digest"
 
@@ -136,6 +137,11 @@ def checkpoint(uid: str) -> str:
 def grant(uid: str) -> str:
     """Path that lets another node read one Checkpoint."""
     return f"{CHECKPOINTS}/{uid}/grant"
+
+
+def part(uid: str, name: str) -> str:
+    """Path of one of the files of a Checkpoint."""
+    return f"{CHECKPOINTS}/{uid}/parts/{name}"
 
 
 class ForgetRequest(Wire):

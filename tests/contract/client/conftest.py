@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
+from cryptography import x509
+from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from isolet.agent.server.server import AgentServer
 from isolet.base.tls import TLSFiles
@@ -14,6 +16,13 @@ from isolet.cli import pki
 from isolet.wire import http
 from tests.contract.client.harness import LIMITS, NODE, Served, Way
 from tests.contract.client.memory import MemoryAgent
+
+
+def server_only(issuer: pki.Pair, now: datetime.datetime) -> pki.Pair:
+    """A node's certificate as an earlier version made it."""
+    name = x509.DNSName(http.server_name("node-2"))
+    purposes = (ExtendedKeyUsageOID.SERVER_AUTH,)
+    return pki._leaf(issuer, "node-2", [name], purposes, now, 1)
 
 
 @pytest.fixture(scope="session")
@@ -28,6 +37,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("dispatch", pki.client(ours, http.IDENTITY_DISPATCH, now), ours),
         (NODE, pki.node(ours, NODE, ["127.0.0.1", "localhost"], now), ours),
         ("node-2", pki.node(ours, "node-2", ["127.0.0.1"], now), ours),
+        ("server-only", server_only(ours, now), ours),
         ("stranger", pki.client(strange, http.IDENTITY_OPERATOR, now), ours),
         ("distrustful", pki.client(ours, http.IDENTITY_OPERATOR, now), strange),
     ):

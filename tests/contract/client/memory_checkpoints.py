@@ -1,5 +1,6 @@
 """The part of the agent in memory that is about Checkpoints."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 
@@ -15,6 +16,7 @@ from isolet.wire.checkpoint import (
 )
 from isolet.wire.execution import Outcome
 
+PIECE = 1 << 20
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
@@ -26,6 +28,10 @@ class MemoryCheckpoints:
         self.checkpoints_wanted: dict[str, CheckpointWanted] = {}
         self.parts: dict[tuple[str, Part], bytes] = {}
         self.grants: list[tuple[str, str, int]] = []
+        self.readings: list[tuple[str, str | None, str | None]] = []
+        self.reading = 0
+        self.pause: asyncio.Event | None = None
+        """Waited for after each piece, where there is one."""
         self._gone_checkpoints: set[str] = set()
 
     async def put_checkpoint(
@@ -70,12 +76,29 @@ class MemoryCheckpoints:
         return Grant(token=f"{uid}/{reader}", expires_at=NOON + timedelta(seconds=seconds))
 
     async def read_checkpoint(
-        self, uid: str, part: Part, *, reader: str | None = None, token: str | None = None
+        self,
+        uid: str,
+        part: Part,
+        *,
+        offset: int = 0,
+        reader: str | None = None,
+        token: str | None = None,
     ) -> AsyncIterator[bytes]:
         self._enter("read_checkpoint")
+        self.readings.append((uid, reader, token))
         if (uid, part) not in self.parts:
             raise errors.NotFound(f"no copy of {uid}")
-        yield self.parts[uid, part]
+        if reader is not None and token != f"{uid}/{reader}":
+            raise errors.Refused("no such grant", reason="GrantRefused")
+        data = self.parts[uid, part]
+        self.reading += 1
+        try:
+            for place in range(offset, len(data), PIECE):
+                yield data[place : place + PIECE]
+                if self.pause is not None:
+                    await self.pause.wait()
+        finally:
+            self.reading -= 1
 
     def _enter(self, call: str, fence: Fence | None = None) -> None:
         raise NotImplementedError

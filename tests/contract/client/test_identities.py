@@ -28,14 +28,19 @@ CALLS = {
     "node": wire.request("GET", http.NODE),
     "output": wire.request("GET", http.output("uid-1", "stdout")),
     "exec": wire.request("POST", http.exec_("uid-1"), ExecRequest(command=("true",)).to_json()),
+    "grant": wire.request(
+        "POST", http.grant("uid-1"), http.GrantRequest(reader="node-2", seconds=1).to_json()
+    ),
+    "part": wire.request("GET", http.part("uid-1", "manifest")),
     "metrics": wire.request("GET", http.METRICS),
     "healthz": wire.request("GET", http.HEALTHZ),
 }
 PROBES = {"metrics", "healthz"}
 MAY = {
-    "operator": {"put", "amend", "remove", "strays", "get", "snapshot", "node"} | PROBES,
+    "operator": {"put", "amend", "remove", "strays", "get", "snapshot", "node", "grant"} | PROBES,
     "stream": {"output", "exec"} | PROBES,
     "dispatch": PROBES,
+    "node-2": {"part"},
 }
 
 
@@ -57,9 +62,9 @@ async def test_watch_is_for_the_operator(served: Served) -> None:
     await client.close()
 
 
-@pytest.mark.parametrize("who", ["stranger", "distrustful", NODE])
+@pytest.mark.parametrize("who", ["stranger", "distrustful", "server-only"])
 async def test_others_get_no_hearing(served: Served, who: str) -> None:
-    """A foreign authority on either side, and a node's certificate in a client's hands."""
+    """A foreign authority on either side, and a certificate that is no client's."""
     client = served.over_tls(who)
     for call in (client.put(wanted(), None), client.get("uid-1")):
         with pytest.raises(errors.Unavailable) as caught:

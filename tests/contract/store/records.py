@@ -12,7 +12,7 @@ from isolet.plan.sandbox_model import (
     SandboxRecord,
     Stop,
 )
-from isolet.wire.checkpoint import Manifest, Restore, Source
+from isolet.wire.checkpoint import Manifest, Restore, Source, StoreCopy
 from isolet.wire.execution import (
     Medium,
     Outcome,
@@ -117,6 +117,7 @@ def a_full_record(uid: str = "full") -> SandboxRecord:
             attempts=2,
             manifest=a_manifest(),
             manifest_digest="sha256:" + "1" * 64,
+            in_store=StoreCopy(store="main", key="checkpoints/c"),
         ),
         restored=True,
         git=GitPart(

@@ -17,11 +17,13 @@ from isolet.agent.policy import model as policy_model
 from isolet.agent.service.context import Context
 from isolet.agent.service.service import Service
 from isolet.agent.store.sqlite import SQLiteStore
+from isolet.agent.transfer.objectstore import ObjectStore
 from isolet.agent.workspace.disk import DiskWorkspaces
 from isolet.agent.workspace.launch import LaunchFolders
 from isolet.agent.workspace.mirrors import Mirrors
 from isolet.agent.workspace.trees import Trees
 from isolet.base.clock import SystemClock
+from isolet.base.tls import TLSFiles
 from isolet.wire.execution import ExecutionSpec, Medium, Resources, Workspace
 
 MIB = 1 << 20
@@ -52,9 +54,13 @@ def python() -> str:
 class Node:
     """One agent's places; the service can be closed and opened again over them."""
 
-    def __init__(self, socket: str, root: Path) -> None:
+    def __init__(self, socket: str, root: Path, name: str = "node-0") -> None:
         self.socket = socket
         self.root = root
+        self.name = name
+        self.key = os.urandom(32)
+        self.certificate: TLSFiles | None = None
+        self.object_store: ObjectStore | None = None
         self.installation = f"test-{uuid.uuid4().hex[:8]}"
         self.run = Path("/run/isolet-test") / self.installation
         self.policy = policy_model.default(
@@ -74,11 +80,11 @@ class Node:
         trees.prepare()
         mirrors.prepare()
         context = Context(
-            node="node-0",
+            node=self.name,
             installation=self.installation,
             boot_id=deadlines.boot_id(),
             kernel=Path("/proc/version").read_text().strip(),
-            key=b"k" * 32,
+            key=self.key,
             state=self.root / "state",
             engine=engine,
             store=store,
@@ -89,6 +95,8 @@ class Node:
             clock=SystemClock(),
             policy=self.policy,
             proof_of_runtime=lambda pid: "runsc" in Path(f"/proc/{pid}/cmdline").read_text(),
+            certificate=self.certificate,
+            object_store=self.object_store,
         )
         book = DeadlineBook(self.run / "deadlines.json", self.installation)
         self.service = Service(context, book)
@@ -104,20 +112,24 @@ class Node:
                 await closer.close()
             self.service = None
 
+    async def clear(self) -> None:
+        """Leave nothing of it on this machine but its records."""
+        if self.service is None:
+            await self.open()
+        host = ExecutionHost(self.service)
+        for seen in await host.list():
+            await host.reclaim(seen.uid)
+        await self.close()
+        await LaunchFolders(self.run / "launch").close()
+        shutil.rmtree(self.run, ignore_errors=True)
+
 
 @pytest_asyncio.fixture
 async def node(socket: str, tmp_path: Path) -> AsyncIterator[Node]:
     node = Node(socket, tmp_path)
     await node.open()
     yield node
-    if node.service is None:
-        await node.open()
-    host = ExecutionHost(node.service)
-    for seen in await host.list():
-        await host.reclaim(seen.uid)
-    await node.close()
-    await LaunchFolders(node.run / "launch").close()
-    shutil.rmtree(node.run, ignore_errors=True)
+    await node.clear()
 
 
 @pytest.fixture

@@ -42,7 +42,8 @@ def test_a_nodes_certificate_names_the_node_and_serves(issuer: pki.Pair) -> None
         ipaddress.ip_address("::1"),
     ]
     usage = extension(made.certificate, x509.ExtendedKeyUsage)
-    assert usage == x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH])
+    purposes = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
+    assert usage == x509.ExtendedKeyUsage(purposes)
     assert isinstance(made.key.curve, ec.SECP256R1)
     made.certificate.verify_directly_issued_by(issuer.certificate)
 

@@ -14,12 +14,14 @@ from isolet.plan.sandbox_model import (
     Dispose,
     Kind,
     RecordEnd,
+    Save,
     Seen,
     Stop,
     Take,
     Thaw,
 )
 from isolet.wire.execution import Medium, Outcome, Step
+from isolet.wire.restore import StoreCopy
 from unit.plan.worlds import NOW, WALL, a_record, a_spec, later
 
 PART = CheckpointPart(execution_uid="host", execution_namespace="default", execution_name="work")
@@ -106,6 +108,18 @@ TABLE = {
         record(Step.DISPATCHED), facts(engine=Seen.UNKNOWN), waits(reasons.ENGINE_UNAVAILABLE)),
     "a copy is kept": (
         record(Step.ENDED, outcome=READY, ended_at=WALL), facts(), actions()),
+    "and written to the store where there is one": (
+        record(Step.ENDED, outcome=READY, ended_at=WALL), facts(store="main"), actions(Save())),
+    "once": (
+        record(Step.ENDED, outcome=READY, ended_at=WALL,
+            checkpoint=replace(PART, in_store=StoreCopy(store="main", key="c"))),
+        facts(store="main"), actions()),
+    "not what is being removed": (
+        record(Step.ENDED, outcome=READY, ended_at=WALL, removing=True), facts(store="main"),
+        actions(Dispose())),
+    "nor what failed": (
+        record(Step.ENDED, outcome=FAILED, ended_at=WALL), facts(store="main"),
+        actions(Dispose())),
     "what failed leaves nothing": (
         record(Step.ENDED, outcome=FAILED, ended_at=WALL), facts(), actions(Dispose())),
     "its removal waits for those that read it": (

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Iterable
 from aiohttp import web
 from aiohttp.typedefs import Middleware
 
-from isolet.agent.server import faults, parse
+from isolet.agent.server import auth, faults, parse
 from isolet.agent.server.auth import Identify, Right
 from isolet.agent.server.handlers import Handler, Route
 from isolet.agent.server.metrics import ServerMetrics
@@ -21,7 +21,6 @@ from isolet.wire.base import HEADER_WIRE, WIRE_VERSION
 from isolet.wire.http import HEADER_REQUEST_ID
 
 _ID = web.RequestKey("request_id", str)
-_PEER = web.RequestKey("peer", str)
 _METHODS = frozenset({"GET", "HEAD", "PUT", "PATCH", "DELETE", "POST"})
 _BYTES_PER_SECOND = 256 << 10
 _QUIET = frozenset({"GET", "HEAD"})
@@ -47,7 +46,7 @@ def _guarded(identify: Identify, right: Right, handler: Handler) -> Handler:
 
     async def guarded(request: web.Request) -> web.StreamResponse:
         peer = identify(request)
-        request[_PEER] = peer.name
+        request[auth.CALLER] = peer
         peer.demand(right)
         if right is not Right.PROBE:
             parse.wire_version(request)
@@ -129,6 +128,7 @@ def _route(request: web.Request) -> str:
 
 
 def _note(request: web.Request, status: int, seconds: float) -> None:
+    peer = request.get(auth.CALLER)
     write = _log.debug if request.method in _QUIET and status < 500 else _log.info
     write(
         "request",
@@ -137,7 +137,7 @@ def _note(request: web.Request, status: int, seconds: float) -> None:
             "method": request.method,
             "route": _route(request),
             "uid": request.match_info.get("uid", "")[:64],
-            "peer": request.get(_PEER, ""),
+            "peer": peer.name if peer is not None else "",
             "status": status,
             "ms": round(seconds * 1000, 1),
         },

@@ -1,8 +1,9 @@
 """Who calls, and what they may ask for.
 
 Over TLS the caller is who its certificate says: a URI name `isolet:<role>`, or that as common name
-where the certificate has no such URI. On the Unix socket the kernel says which user it is; root and
-the agent's own user have every right, for they could reach the engine without us.
+where the certificate has no such URI; one without either but with the DNS name of a node is that
+node's agent. On the Unix socket the kernel says which user it is; root and the agent's own user
+have every right, for they could reach the engine without us.
 """
 
 import os
@@ -33,6 +34,8 @@ class Right(Enum):
     """Read tenants' output."""
     EXEC = auto()
     """Run a command in a session."""
+    COPY = auto()
+    """Read a Checkpoint's files; another node needs a grant for each Checkpoint beside it."""
     PROBE = auto()
     """Liveness, readiness, metrics."""
 
@@ -44,12 +47,18 @@ RIGHTS: Mapping[str, frozenset[Right]] = {
 }
 
 
+NODE_RIGHTS = frozenset({Right.COPY})
+"""What another node may do: nothing of what an operator may."""
+
+
 @dataclass(frozen=True, slots=True)
 class Peer:
     """A caller."""
 
     name: str
     rights: frozenset[Right]
+    node: str | None = None
+    """The node whose certificate it has; None for all who are no node."""
 
     def demand(self, right: Right) -> None:
         """Raises Refused unless the caller has `right`."""
@@ -59,6 +68,9 @@ class Peer:
                 reason="IdentityNotAllowed",
             )
 
+
+CALLER = web.RequestKey("caller", Peer)
+"""Who sent a request, once that is known."""
 
 Identify = Callable[[web.Request], Peer]
 """Tells who sent a request; raises Refused when nobody we know did."""
@@ -104,13 +116,25 @@ def stale() -> errors.Unavailable:
 def peer_of(certificate: Mapping[str, Any]) -> Peer:
     """Identity and rights of a verified certificate, as `SSLSocket.getpeercert` shows it."""
     names = sorted(_identities(certificate))
+    if not names and (node := _node(certificate)) is not None:
+        return Peer(f"node:{node}", NODE_RIGHTS, node)
     rights: frozenset[Right] = frozenset().union(*(RIGHTS.get(n, frozenset()) for n in names))
     if not rights:
         raise errors.Refused(
-            "the client certificate names none of " + ", ".join(RIGHTS),
+            "the client certificate names no node and none of " + ", ".join(RIGHTS),
             reason="IdentityNotAllowed",
         )
     return Peer("+".join(names), rights)
+
+
+def _node(certificate: Mapping[str, Any]) -> str | None:
+    """The one node that it is of."""
+    found = [
+        value.removesuffix(f".{http.NODE_DOMAIN}")
+        for kind, value in certificate.get("subjectAltName", ())
+        if kind == "DNS" and value.endswith(f".{http.NODE_DOMAIN}") and "*" not in value
+    ]
+    return found[0] if len(found) == 1 else None
 
 
 def _identities(certificate: Mapping[str, Any]) -> set[str]:

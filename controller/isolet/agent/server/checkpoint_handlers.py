@@ -6,6 +6,7 @@ from aiohttp import web
 
 from isolet.agent.server import parse
 from isolet.agent.server.auth import Right
+from isolet.agent.server.parts import Parts
 from isolet.base import errors
 from isolet.wire import http
 from isolet.wire.agent_api import CheckpointAPI
@@ -18,9 +19,10 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 class CheckpointHandlers:
     """The handlers over one API."""
 
-    def __init__(self, api: CheckpointAPI, pace: parse.BodyPace) -> None:
+    def __init__(self, api: CheckpointAPI, pace: parse.BodyPace, parts: Parts) -> None:
         self._api = api
         self._pace = pace
+        self._parts = parts
 
     def routes(self) -> tuple[tuple[str, str, Right, Handler], ...]:
         """Method, path, right and handler of each."""
@@ -30,6 +32,7 @@ class CheckpointHandlers:
             ("DELETE", one, Right.WANT, self.remove),
             ("GET", one, Right.READ, self.get),
             ("POST", one + "/grant", Right.WANT, self.grant),
+            ("GET", one + "/parts/{part}", Right.COPY, self._parts.read),
         )
 
     async def put(self, request: web.Request) -> web.StreamResponse:

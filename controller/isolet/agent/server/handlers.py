@@ -11,6 +11,7 @@ from isolet.agent.server import parse
 from isolet.agent.server.auth import Right
 from isolet.agent.server.checkpoint_handlers import CheckpointHandlers
 from isolet.agent.server.metrics import ServerMetrics
+from isolet.agent.server.parts import Parts
 from isolet.agent.server.process_handlers import ProcessHandlers, output_answer
 from isolet.agent.server.streams import Streams
 from isolet.base import errors
@@ -35,6 +36,8 @@ class Limits:
     streams: int = 32
     large_bodies: int = 2
     """Bodies above 1 MiB that are held in memory at a time."""
+    copies: int = 4
+    """Files of Checkpoints that are read at a time."""
     idle_seconds: float = 30.0
     """How long a connection may take to send a request's head."""
     handshake_seconds: float = 10.0
@@ -55,7 +58,8 @@ class Handlers:
         self._metrics = metrics
         self._large = asyncio.Semaphore(limits.large_bodies)
         self._processes = ProcessHandlers(api, limits.pace, self._large)
-        self._checkpoints = CheckpointHandlers(api, limits.pace)
+        parts = Parts(api, most=limits.copies, write_seconds=limits.stream_write_seconds)
+        self._checkpoints = CheckpointHandlers(api, limits.pace, parts)
         self.streams = Streams(
             most=limits.streams,
             max_age_seconds=limits.stream_age_seconds,

@@ -1,9 +1,9 @@
 """The part of the agent's interface that is about Checkpoints."""
 
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 
 from isolet.agent.service.checkpoints import Checkpoints
-from isolet.base import errors
 from isolet.wire.base import Fence
 from isolet.wire.checkpoint import CheckpointObserved, CheckpointWanted, Grant, Part
 
@@ -34,16 +34,23 @@ class CheckpointDoor:
     ) -> Grant:
         """See CheckpointAPI."""
         await self._obey(fence)
-        raise errors.Refused("copies do not leave this node yet", reason="Unsupported")
+        return await self._checkpoints.grant(uid, reader, seconds)
 
     async def read_checkpoint(
-        self, uid: str, part: Part, *, reader: str | None = None, token: str | None = None
+        self,
+        uid: str,
+        part: Part,
+        *,
+        offset: int = 0,
+        reader: str | None = None,
+        token: str | None = None,
     ) -> AsyncIterator[bytes]:
         """See CheckpointAPI."""
-        if reader is not None or token is not None:
-            raise errors.Refused("copies do not leave this node yet", reason="Unsupported")
-        async for piece in self._checkpoints.read(uid, part):
-            yield piece
+        if reader is not None:
+            await self._checkpoints.require_grant(uid, reader, token or "")
+        async with aclosing(self._checkpoints.read(uid, part, offset)) as pieces:
+            async for piece in pieces:
+                yield piece
 
     async def _obey(self, fence: Fence | None) -> None:
         raise NotImplementedError

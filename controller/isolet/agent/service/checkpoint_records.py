@@ -95,6 +95,7 @@ def observed(record: SandboxRecord, readers: int) -> CheckpointObserved:
         manifest=part.manifest if taken else None,
         manifest_digest=part.manifest_digest if taken else None,
         on_node=taken and not record.nothing_left,
+        in_store=part.in_store if taken and not record.nothing_left else None,
         readers=readers,
         started_at=record.dispatched_at,
         ended_at=record.ended_at,

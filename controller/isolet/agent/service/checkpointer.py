@@ -43,6 +43,7 @@ class CheckpointDriver:
             sandbox_model.Thaw: self._thaw,
             sandbox_model.Take: self._take,
             sandbox_model.RecordEnd: self._record_end,
+            sandbox_model.Save: self._save,
             sandbox_model.Dispose: self._dispose,
             sandbox_model.Bury: self._bury,
         }
@@ -53,7 +54,11 @@ class CheckpointDriver:
 
     async def decide(self, record: SandboxRecord) -> Decision:
         """Look, then ask the plan."""
-        facts = CheckpointFacts(readers=self._context.checkpoints.readers(record.uid))
+        store = self._context.object_store
+        facts = CheckpointFacts(
+            readers=self._context.checkpoints.readers(record.uid),
+            store=None if store is None else store.name,
+        )
         if record.outcome is None:
             facts = await self._look(record)
         retain = self._context.policy.checkpoints.retain_seconds
@@ -166,13 +171,35 @@ class CheckpointDriver:
         await self.drop(record.uid)
         return stored
 
+    async def _save(self, record: SandboxRecord, _: object) -> SandboxRecord:
+        """To be cut off anywhere and done again: the key follows from the uid."""
+        store, folders = self._context.object_store, self._context.checkpoints
+        assert store is not None
+        with folders.reading(record.uid):
+            copy = await store.save(record.uid, folders.folder(record.uid))
+        newest = await self._context.store.get(record.uid) or record
+        part = replace(part_of(newest), in_store=copy)
+        return await self._context.store.update(newest.with_(checkpoint=part, waiting=None))
+
     async def _dispose(self, record: SandboxRecord, _: object) -> SandboxRecord:
         steps.reach(AgentStep.CHECKPOINT_DISPOSE_BEFORE)
+        await self._remove_stored(record)
         await asyncio.to_thread(self._context.checkpoints.remove, record.uid)
         steps.reach(AgentStep.CHECKPOINT_DISPOSE_AFTER)
         return await self._context.store.update(
             record.with_(step=Step.DISPOSED, nothing_left=True, waiting=None)
         )
+
+    async def _remove_stored(self, record: SandboxRecord) -> None:
+        """Also where nobody was told of a copy: one may have been written and not recorded."""
+        store, copy = self._context.object_store, part_of(record).in_store
+        if copy is not None and (store is None or store.name != copy.store):
+            raise errors.Unavailable(
+                f"a copy is in object store {copy.store}, which this node does not have any more",
+                reason=reasons.OBJECT_STORE_UNAVAILABLE,
+            )
+        if store is not None:
+            await store.remove(record.uid)
 
     async def _bury(self, record: SandboxRecord, _: object) -> None:
         await self._context.store.bury(

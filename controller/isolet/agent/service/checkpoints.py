@@ -1,15 +1,18 @@
 """Checkpoints as callers ask for them: admitted, removed, read."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
+from datetime import timedelta
 from typing import NoReturn
 
 from isolet.agent.service import checkpoint_records, records
 from isolet.agent.service.admission import Admission
 from isolet.agent.service.context import Context
+from isolet.agent.transfer import grants
+from isolet.agent.transfer.grants import Now, Subject
 from isolet.base import errors
-from isolet.plan.sandbox_model import Kind, SandboxRecord
-from isolet.wire.checkpoint import CheckpointObserved, CheckpointWanted, Part
+from isolet.plan.sandbox_model import Kind, Moment, SandboxRecord
+from isolet.wire.checkpoint import CheckpointObserved, CheckpointWanted, Grant, Part
 
 PIECE_BYTES = 1 << 20
 
@@ -54,6 +57,9 @@ class Checkpoints:
         record = await store.get(uid)
         if record is None:
             if await store.tombstone(uid) is None:
+                # Another node may have written a copy to our store and be gone.
+                if self._context.object_store is not None:
+                    await self._context.object_store.remove(uid)
                 await store.bury(uid, at=self._context.clock.now(), kind=Kind.CHECKPOINT)
             tombstone = await store.tombstone(uid)
             assert tombstone is not None
@@ -70,11 +76,32 @@ class Checkpoints:
             _unknown(uid)
         return checkpoint_records.buried(tombstone, 0)
 
-    async def read(self, uid: str, part: Part) -> AsyncIterator[bytes]:
+    async def grant(self, uid: str, reader: str, seconds: int) -> Grant:
+        """See CheckpointAPI."""
+        subject, now = await self._subject(uid, reader), self._context.moment()
+        token = grants.give(self._context.key, subject, seconds, _boot(now))
+        return Grant(token=token, expires_at=now.wall + timedelta(seconds=seconds))
+
+    async def require_grant(self, uid: str, reader: str, token: str) -> None:
+        """Refuses a node that was not granted this Checkpoint, or not any more."""
+        subject = await self._subject(uid, reader)
+        grants.check(self._context.key, token, subject, _boot(self._context.moment()))
+
+    async def _subject(self, uid: str, reader: str) -> Subject:
+        """What a grant is about. Raises NotFound where there is nothing to read."""
+        record = await self._context.store.get(uid)
+        part = None if record is None else record.checkpoint
+        digest = None if part is None else part.manifest_digest
+        if digest is None or not self._context.checkpoints.is_whole(uid):
+            raise errors.NotFound(f"no copy of Checkpoint {uid} lies on this node")
+        return Subject(uid, digest, reader)
+
+    async def read(self, uid: str, part: Part, offset: int = 0) -> AsyncGenerator[bytes, None]:
         """The bytes of a file of a copy, which stays until they have been read."""
         folders = self._context.checkpoints
         self._mine(await self._context.store.get(uid) or _unknown(uid))
         with folders.reading(uid), folders.part(uid, part.value).open("rb") as file:
+            file.seek(offset)
             while piece := await asyncio.to_thread(file.read, PIECE_BYTES):
                 yield piece
 
@@ -103,6 +130,10 @@ class Checkpoints:
                     continue
             self._told(changed)
             return changed
+
+
+def _boot(now: Moment) -> Now:
+    return Now(now.boot_id, now.boottime)
 
 
 def _unknown(uid: str) -> NoReturn:

@@ -10,9 +10,10 @@ from isolet.agent.engine.base import Engine
 from isolet.agent.policy.model import NodePolicy
 from isolet.agent.service.ports import Disks, Launches, Mirrors, Trees
 from isolet.agent.store.base import Store
+from isolet.agent.transfer.objectstore import ObjectStore
 from isolet.agent.workspace.artifacts import ArtifactFolders
 from isolet.agent.workspace.checkpoints import CheckpointFolders
-from isolet.base import names
+from isolet.base import names, tls
 from isolet.base.clock import Clock
 from isolet.plan.sandbox_model import Moment
 
@@ -42,6 +43,10 @@ class Context:
     policy: NodePolicy
     proof_of_runtime: Callable[[int], bool]
     """Whether the host process of a sandbox is the sandboxing runtime's (its pid is given)."""
+    certificate: tls.TLSFiles | None = None
+    """This node's own, with which it reads Checkpoints from others; None: it does not."""
+    object_store: ObjectStore | None = None
+    """Where copies of Checkpoints are kept beside the node, if anywhere."""
     starts: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(CREATES_AT_ONCE))
 
     @property

@@ -1,15 +1,22 @@
 """Where a workspace comes from: a folder with the three files of a Checkpoint, while it is held."""
 
-from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+import asyncio
+import secrets
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Protocol
 
-from isolet.agent.workspace.checkpoints import CheckpointFolders
-from isolet.base import errors
+from isolet.agent.transfer.objectstore import ObjectStore
+from isolet.agent.transfer.peer import PeerSource
+from isolet.agent.transfer.receive import Pace, Source, Unusable, receive
+from isolet.agent.workspace.checkpoints import PARTS, CheckpointFolders
+from isolet.base import errors, log, tls
 from isolet.plan import reasons
 from isolet.wire.execution import Outcome
 from isolet.wire.restore import Restore, RestoreFrom
+
+_log = log.get("agent.copies")
 
 
 class CannotRestore(errors.Refused):
@@ -40,11 +47,22 @@ class Copies(Protocol):
         ...
 
 
-class LocalCopies:
-    """The copies on this node."""
+class NearestCopies:
+    """The copies on this node, then those of the node that is named, then those in the store."""
 
-    def __init__(self, folders: CheckpointFolders) -> None:
+    def __init__(
+        self,
+        folders: CheckpointFolders,
+        *,
+        files: tls.TLSFiles | None = None,
+        store: ObjectStore | None = None,
+        pace: Pace | None = None,
+    ) -> None:
+        """`files`: this node's certificate; without it no other node is asked."""
         self._folders = folders
+        self._files = files
+        self._store = store
+        self._pace = pace
 
     def is_here(self, checkpoint_uid: str) -> bool:
         """See `Copies`."""
@@ -52,12 +70,81 @@ class LocalCopies:
 
     @asynccontextmanager
     async def fetch(self, restore: Restore, source: RestoreFrom | None) -> AsyncIterator[Path]:
-        """See `Copies`."""
+        """See `Copies`. What comes from elsewhere is gone again when it is let go of."""
         uid = restore.checkpoint_uid
-        if not self.is_here(uid):
-            raise CannotRestore(
-                f"no copy of Checkpoint {uid} lies on this node",
-                reason=reasons.CHECKPOINT_NOT_FOUND,
-            )
-        with self._folders.reading(uid):
-            yield self._folders.folder(uid)
+        if self.is_here(uid):
+            with self._folders.reading(uid):
+                yield self._folders.folder(uid)
+            return
+        aside = f"fetch-{secrets.token_hex(8)}"
+        try:
+            async with AsyncExitStack() as stack:
+                sources = await self._sources(stack, uid, source or RestoreFrom())
+                yield await self._bring(sources, restore, aside)
+        finally:
+            await asyncio.to_thread(self._folders.drop_aside, aside)
+
+    async def _sources(
+        self, stack: AsyncExitStack, uid: str, told: RestoreFrom
+    ) -> Sequence[Source | errors.IsoletError]:
+        """Who may have it, in the order in which they are asked, or why one cannot be."""
+        found: list[Source | errors.IsoletError] = []
+        if told.peer is not None:
+            try:
+                found.append(await self._peer(stack, uid, told))
+            except errors.IsoletError as error:
+                found.append(error)
+        if told.in_store is not None:
+            if self._store is None:
+                found.append(errors.Unavailable("this node has no object store"))
+                return found
+            try:
+                found.append(self._store.source(told.in_store))
+            except errors.NotFound as error:
+                found.append(error)
+        return found
+
+    async def _peer(self, stack: AsyncExitStack, uid: str, told: RestoreFrom) -> Source:
+        assert told.peer is not None
+        if self._files is None:
+            raise errors.Unavailable("this node has no certificate to ask another one with")
+        return await stack.enter_async_context(PeerSource.open(told.peer, uid, self._files))
+
+    async def _bring(
+        self, sources: Sequence[Source | errors.IsoletError], restore: Restore, aside: str
+    ) -> Path:
+        failures: list[errors.IsoletError] = []
+        for source in sources:
+            if isinstance(source, errors.IsoletError):
+                failures.append(source)
+                continue
+            folder = self._folders.begin(aside)
+            try:
+                room = self._folders.room_bytes()
+                await receive(source, restore, folder, room_bytes=room, pace=self._pace)
+            except errors.IsoletError as error:
+                failures.append(error)
+                _log.warning("no copy", extra={"source": source.name, "reason": error.reason})
+                continue
+            for name in PARTS:
+                (folder / name).chmod(0o444)
+            return folder
+        raise _cannot(restore.checkpoint_uid, failures)
+
+
+def _cannot(uid: str, failures: Sequence[errors.IsoletError]) -> CannotRestore:
+    """Why nobody brought it: what is wrong with a copy, else what may pass, else absence."""
+    said = "; ".join(error.message for error in failures)
+    for error in failures:
+        if isinstance(error, Unusable):
+            return CannotRestore(f"nothing was restored: {said}", reason=error.reason)
+    if any(not isinstance(error, errors.NotFound) for error in failures):
+        return CannotRestore(
+            f"no copy of Checkpoint {uid} can be reached: {said}",
+            reason=reasons.CHECKPOINT_UNAVAILABLE,
+        )
+    where = f" ({said})" if said else ""
+    return CannotRestore(
+        f"no copy of Checkpoint {uid} lies on this node{where}",
+        reason=reasons.CHECKPOINT_NOT_FOUND,
+    )

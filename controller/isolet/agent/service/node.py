@@ -116,6 +116,7 @@ class Node:
             name=context.node,
             installation=context.installation,
             agent_version=isolet.__version__,
+            object_stores=() if context.object_store is None else (context.object_store.name,),
             epoch=context.store.epoch,
             boot_id=context.boot_id,
             sequence=sequence,

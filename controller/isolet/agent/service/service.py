@@ -16,7 +16,7 @@ from isolet.agent.service.checkpointer import CheckpointDriver
 from isolet.agent.service.checkpoints import Checkpoints
 from isolet.agent.service.commands import Commands
 from isolet.agent.service.context import Context
-from isolet.agent.service.copies import LocalCopies
+from isolet.agent.service.copies import NearestCopies
 from isolet.agent.service.door import ProcessDoor
 from isolet.agent.service.due import deadline_entry
 from isolet.agent.service.effects import Effects
@@ -74,7 +74,10 @@ class Service(ProcessDoor, CheckpointDoor):
         )
         self._inputs = Inputs(context)
         self._imports = Imports(context, self._wake)
-        self._restorer = Restorer(context, LocalCopies(context.checkpoints))
+        copies = NearestCopies(
+            context.checkpoints, files=context.certificate, store=context.object_store
+        )
+        self._restorer = Restorer(context, copies)
         self._facts = Facts(
             context,
             Images(context.engine),

@@ -32,9 +32,6 @@ STANDSTILL_SECONDS = 120.0
 ENDED_SECONDS = 1800.0
 """The longest that reading the disk of an ended sandbox takes."""
 
-KEPT_FREE_BYTES = 256 << 20
-"""Room on the node's disk that no Checkpoint takes: records and outputs need it."""
-
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -106,7 +103,7 @@ class Taker:
         context = self._context
         kept = kept_checkpoints(await context.store.list(), record.namespace)
         left = context.policy.checkpoints.bytes - kept.bytes
-        room = min(left, context.checkpoints.free_bytes() - KEPT_FREE_BYTES)
+        room = min(left, context.checkpoints.room_bytes())
         if room <= 0:
             raise CannotBeTaken("the node has no room for the copy")
         size = record.spec.resources.workspace_bytes

@@ -169,7 +169,7 @@ class Worker:
 
 def _waiting_for(record: SandboxRecord, error: errors.IsoletError) -> Waiting:
     """What to tell those who wait: what is being tried, and why it does not succeed."""
-    if record.outcome is not None:
+    if record.outcome is not None and error.reason != reasons.OBJECT_STORE_UNAVAILABLE:
         return Waiting(
             reason=reasons.QUARANTINED,
             message=f"what is left of it cannot be removed yet: {error.message}",

@@ -67,6 +67,10 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         """UPDATE records SET body = json_set(body, '$.process.disposed', json('false'))
             WHERE json_type(body, '$.process') = 'object'""",
     ),
+    (
+        """UPDATE records SET body = json_set(body, '$.checkpoint.in_store', json('null'))
+            WHERE json_type(body, '$.checkpoint') = 'object'""",
+    ),
 )
 
 SCHEMA_VERSION = len(MIGRATIONS)

@@ -21,6 +21,9 @@ MANIFEST, ENTRIES, CONTENT = "manifest", "entries", "content"
 PARTS = (MANIFEST, ENTRIES, CONTENT)
 """Names of the files in the order in which they are read, as `isolet.wire.checkpoint.Part`."""
 
+KEPT_FREE_BYTES = 256 << 20
+"""Room on the node's disk that no copy takes: records and outputs need it."""
+
 _UID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 
@@ -104,10 +107,10 @@ class CheckpointFolders:
         """Wall time of a copy, in seconds."""
         return self.part(uid, MANIFEST).stat().st_mtime
 
-    def free_bytes(self) -> int:
-        """Room that is left on the file system."""
+    def room_bytes(self) -> int:
+        """How much may be written here; negative where there is no room for anything."""
         found = os.statvfs(self._root)
-        return found.f_bavail * found.f_frsize
+        return found.f_bavail * found.f_frsize - KEPT_FREE_BYTES
 
     @contextmanager
     def reading(self, uid: str) -> Iterator[None]:

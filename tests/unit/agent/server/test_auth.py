@@ -64,7 +64,39 @@ def test_a_right_that_is_missing_is_named() -> None:
 
 
 def test_every_right_is_somebodys() -> None:
-    assert frozenset().union(*auth.RIGHTS.values()) == ALL
+    assert frozenset().union(*auth.RIGHTS.values(), auth.NODE_RIGHTS) == ALL
+
+
+def node(*names: str) -> auth.Peer:
+    return auth.peer_of(certificate(*(("DNS", name) for name in names), ("IP Address", "10.0.0.1")))
+
+
+def test_a_node_is_who_its_certificate_says_and_may_do_one_thing() -> None:
+    peer = node("node-1.node.isolet.dev", "localhost")
+    assert (peer.node, peer.rights) == ("node-1", {Right.COPY})
+    assert node("a.b.node.isolet.dev").node == "a.b"
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        (),
+        ("localhost",),
+        ("node.isolet.dev",),
+        ("*.node.isolet.dev",),
+        ("node-1.node.isolet.dev.example",),
+        ("node-1.node.isolet.dev", "node-2.node.isolet.dev"),
+    ],
+)
+def test_who_is_no_one_node_is_nobody(names: tuple[str, ...]) -> None:
+    with pytest.raises(errors.Refused):
+        node(*names)
+
+
+def test_a_clients_certificate_makes_nobody_a_node() -> None:
+    names = (("URI", "isolet:operator"), ("DNS", "node-1.node.isolet.dev"))
+    peer = auth.peer_of(certificate(*names))
+    assert (peer.node, peer.rights) == (None, OPERATOR)
 
 
 class _Connection:

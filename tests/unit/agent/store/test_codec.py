@@ -24,6 +24,7 @@ SHAPES = {
     3: "sha256:c92ad7e34556d68e32a16f233ae71bfcfd4b303a0c156cf452b5098a17e87833",
     4: "sha256:a2995598d30e7382e09276e5ff435a68dbc3b97a23548eb67187478753a76779",
     5: "sha256:d16d40981581071cf290679957d639d7935b90b8090012343b95ee2922aa787d",
+    6: "sha256:6f0c791c53df5cf21b85fe44dc8ad6ca7bc21b64d01c7bea145b79cd78334ad4",
 }
 """Digest of all stored fields → the schema version in which they are so. Only ever add to it."""
 
@@ -52,6 +53,7 @@ def _shape() -> dict[str, list[str]]:
         checkpoint.Manifest,
         checkpoint.Source,
         restore.Restore,
+        restore.StoreCopy,
     ):
         fields = model.model_fields.items()
         found[model.__name__] = [f"{name}: {field.annotation}" for name, field in fields]

@@ -262,6 +262,7 @@ class Archive:
         self._most_bytes = most_bytes
         self._most_entries = most_entries
         self._folders: dict[str, bool] = {"": True}
+        self._held = bytearray()
         self._room = 0
         self.entries = 0
         self.bytes = 0
@@ -285,7 +286,7 @@ class Archive:
             raise Problem("too-large", f"the tree needs more than {most}")
         if self.entries > self._most_entries:
             raise Problem("too-large", f"the tree has more than {self._most_entries} entries")
-        self.frame(_plain(path, member, size).tobuf(tarfile.GNU_FORMAT, "utf-8", "surrogateescape"))
+        self.write(_plain(path, member, size).tobuf(tarfile.GNU_FORMAT, "utf-8", "surrogateescape"))
         if size:
             assert content is not None
             self._copy(content, size)
@@ -299,19 +300,16 @@ class Archive:
             if first and size < 1024 and piece.startswith(_LFS):
                 self.lfs += 1
             first = False
-            self.frame(piece)
+            self.write(piece)
             left -= len(piece)
-        self.frame(bytes(-size % _BLOCK))
+        self.write(bytes(-size % _BLOCK))
 
-    def frame(self, data: bytes) -> None:
-        """Write so many bytes; none at all is the mark of the end."""
-        if data:
-            self._out.write(len(data).to_bytes(4, "big"))
-            self._out.write(data)
-
-    def close(self) -> None:
-        """Write the end of the archive."""
-        self.frame(bytes(2 * _BLOCK))
+    def write(self, data: bytes, *, last: bool = False) -> None:
+        """Send more of it, in frames that are worth their handling."""
+        self._held += data
+        if last or len(self._held) >= _PIECE:
+            self._out.write(len(self._held).to_bytes(4, "big") + self._held)
+            self._held.clear()
 
 
 def _plain(path: str, member: tarfile.TarInfo, size: int) -> tarfile.TarInfo:
@@ -359,7 +357,7 @@ def export(request: dict[str, Any], out: IO[bytes]) -> dict[str, Any]:
     said = git.stderr.read()
     if git.wait() or not whole:
         raise Problem("damaged", _why(said))
-    archive.close()
+    archive.write(bytes(2 * _BLOCK), last=True)
     return {
         "entries": archive.entries,
         "bytes": archive.bytes,

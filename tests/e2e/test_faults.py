@@ -20,6 +20,7 @@ from isolet.agent.steps import AgentStep
 from isolet.base import names
 from isolet.operator.steps import STEPS, Effect
 from isolet_stack.stack import NAMESPACE
+from tests.e2e.checkpoints import a_checkpoint, a_restore, a_session, inside, on, ready, taken
 from tests.e2e.faults_arena import HOST, Arena, arena_of, chance, eventually, mix, runs
 from tests.e2e.faults_processes import through
 from tests.e2e.looks import outcome, tombstones
@@ -248,6 +249,21 @@ def at_a_stray(arena: Arena) -> None:
     arena.trap(OPERATOR).until_sprung(150)
 
 
+def at_a_grant(arena: Arena) -> None:
+    """A session that starts from what another had on the other node, which lets it read that."""
+    world = arena.world
+    arena.trap(OPERATOR).set(*both(Effect.AGENT_GRANT))
+    a_session(world, "giver", **on("node-0"))
+    inside(world, "giver", "echo given > gift")
+    a_checkpoint(world, "gift", "giver")
+    taken(world, "gift")
+    a_restore(world, "taker", "gift", **on("node-1"))
+    ready(world, "taker")
+    assert inside(world, "taker", "cat gift") == "given\n"
+    world.kubectl("delete", "executions", "giver", "taker", "--timeout=60s")
+    world.kubectl("delete", "checkpoint", "gift", "--timeout=60s")
+
+
 def bury(world: World, uid: str, node: str, when: str) -> None:
     """Write a tombstone as an operator of another day would have."""
     stone = {"uid": uid, "namespace": world.namespace, "name": "gone", "node": node}
@@ -280,6 +296,7 @@ SCENARIOS: dict[str, tuple[Callable[[Arena], None], tuple[str, ...]]] = {
     "at an expiry": (at_an_expiry, both(Effect.OBJECT_DELETE)),
     "at a release by force": (at_a_release_by_force, both(Effect.TOMBSTONE_WRITE)),
     "at an old tombstone": (at_an_old_tombstone, both(Effect.TOMBSTONE_DELETE)),
+    "at a grant": (at_a_grant, both(Effect.AGENT_GRANT)),
     "at a stray": (at_a_stray, both(Effect.AGENT_REMOVE_STRAYS)),
 }
 """What is done, and the steps at which the operator is killed in it."""

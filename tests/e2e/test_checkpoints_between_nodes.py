@@ -1,0 +1,153 @@
+"""Checkpoints on two real nodes: taken on one, restored on the other, the same to the last byte."""
+
+import signal
+
+import pytest
+
+from tests.e2e.checkpoints import (
+    a_checkpoint,
+    a_restore,
+    a_session,
+    copies,
+    drain,
+    inside,
+    on,
+    ready,
+    taken,
+)
+from tests.e2e.looks import eventually, node_is, outcome, scheduled, writes
+from tests.e2e.world import World, condition
+
+TREE = """
+mkdir -p tree/deep/er tree/empty && cd tree
+printf 'plain' > plain
+printf '#!/bin/sh\\necho runs\\n' > program && chmod 755 program
+printf 'secret' > private && chmod 600 private
+printf 'odd' > "$(printf 'a name with \\tblanks and \\303\\244')"
+: > nothing
+head -c 300000 /dev/urandom > deep/er/random
+dd if=/dev/zero of=sparse bs=1 count=0 seek=2000000 2>/dev/null; printf x >> sparse
+ln -s ../plain deep/link && ln -s /nowhere/at/all dangling && ln plain twin
+chmod 1777 deep && chmod 500 empty
+touch -d '2001-02-03 04:05:06' plain deep/er/random && touch -d '1999-12-31 23:59:59' deep empty
+"""
+EDIT = "cd tree && printf ' and edited' >> plain && rm nothing && mkdir new && touch new/file"
+LOOK = """
+find . -not -name lost+found | sort | while IFS= read -r f; do
+  stat -c '%n|%f|%u:%g|%h|%s|%y' "$f"; [ -L "$f" ] && readlink "$f"
+done
+find . -type f | sort | while IFS= read -r f; do sha256sum "$f"; done
+"""
+
+
+@pytest.mark.parametrize("medium", ["Disk", "Memory"])
+def test_the_story_from_an_edit_on_one_node_to_the_same_files_on_the_other(
+    nodes: World, medium: str
+) -> None:
+    bounds = {"cpu": "500m", "memory": "128Mi", "workspace": "32Mi"}
+    a_session(nodes, workspace={"medium": medium}, resources=bounds, **on("node-0"))
+    inside(nodes, "draft", TREE)
+    inside(nodes, "draft", EDIT)
+    before = inside(nodes, "draft", LOOK)
+    assert before.count("\n") > 15
+    began = len(list(nodes.audit()))
+    a_checkpoint(nodes, reason="handoff")
+    status = taken(nodes)
+    assert [(x["type"], x["name"]) for x in status["locations"]] == [("Node", "node-0")]
+    assert (status["medium"], status["resources"]["workspace"]) == (medium, "32Mi")
+    assert len(writes(nodes, began, nodes.namespace)) <= 3
+    row = nodes.kubectl("get", "checkpoint", "saved", "--no-headers").split()
+    assert row[:5] == ["saved", "True", "CheckpointReady", "draft", "node-0"]
+
+    nodes.kubectl("delete", "execution", "draft", "--timeout=60s")
+    drain(nodes, "node-0")
+    a_restore(nodes, "copy", workspace={"medium": medium})
+    ready(nodes, "copy")
+    copy = nodes.get("execution", "copy") or {}
+    assert copy["spec"]["nodeName"] == "node-1"
+    resolved = copy["status"]["resolved"]
+    assert resolved["checkpoint"]["contentDigest"] == status["contentDigest"]
+    assert (resolved["imageID"], resolved["resources"]) == (
+        status["imageID"],
+        status["resources"],
+    )
+    assert inside(nodes, "copy", LOOK) == before
+    assert taken(nodes)["locations"] == status["locations"], "the copy of a drained node stays"
+
+    nodes.patch("execution", "copy", {"spec": {"desiredState": "Terminated"}})
+    assert outcome(nodes.finished("copy")) == ("True", "Terminated")
+    for kind, name in (("execution", "copy"), ("checkpoint", "saved")):
+        nodes.kubectl("delete", kind, name, "--timeout=60s")
+    nodes.nothing_left()
+
+
+def test_checkpoint_restore_checkpoint_restore(nodes: World) -> None:
+    a_session(nodes, **on("node-0"))
+    inside(nodes, "draft", TREE)
+    a_checkpoint(nodes, "first")
+    taken(nodes, "first")
+    a_restore(nodes, "second", "first", **on("node-1"))
+    ready(nodes, "second")
+    inside(nodes, "second", EDIT)
+    between = inside(nodes, "second", LOOK)
+    a_checkpoint(nodes, "third", "second")
+    taken(nodes, "third")
+    a_restore(nodes, "fourth", "third", **on("node-0"))
+    ready(nodes, "fourth")
+    assert inside(nodes, "fourth", LOOK) == between
+    # What was kept first is as it was.
+    a_restore(nodes, "fifth", "first", **on("node-0"))
+    ready(nodes, "fifth")
+    assert "edited" not in inside(nodes, "fifth", "cat tree/plain")
+    assert {x["name"] for n in ("first", "third") for x in taken(nodes, n)["locations"]} == {
+        "node-0",
+        "node-1",
+    }
+
+
+def test_a_restore_waits_for_its_checkpoint_and_for_a_copy_that_can_be_reached(
+    nodes: World,
+) -> None:
+    a_restore(nodes, "early", **on("node-1"))
+    assert "Checkpoint saved is not there" in scheduled(nodes, "early", "AwaitingCheckpoint")
+    a_session(nodes, **on("node-0"))
+    inside(nodes, "draft", "echo kept > file")
+    a_checkpoint(nodes)
+    taken(nodes)
+    ready(nodes, "early")
+    assert inside(nodes, "early", "cat file") == "kept\n"
+    nodes.stack.kill("agent-node-0")
+    node_is(nodes, "node-0", "Reachable", "False")
+    a_restore(nodes, "late", **on("node-1"))
+    said = scheduled(nodes, "late", "CheckpointUnavailable")
+    assert "node-0 (does not answer)" in said
+    nodes.stack.start_agent("node-0")
+    ready(nodes, "late")
+    assert inside(nodes, "late", "cat file") == "kept\n"
+
+
+def test_a_checkpoint_is_not_deleted_under_a_restore(nodes: World) -> None:
+    a_session(nodes, **on("node-0"))
+    inside(nodes, "draft", "echo kept > file")
+    a_checkpoint(nodes)
+    taken(nodes)
+    agent = nodes.stack.process("agent-node-1")
+    assert agent is not None
+    agent.signal(signal.SIGSTOP)
+    try:
+        a_restore(nodes, "copy", **on("node-1"))
+        nodes.until("execution", "copy", lambda o: o and o["spec"].get("nodeName"))
+        nodes.delete("checkpoint", "saved")
+        waits = nodes.until(
+            "checkpoint",
+            "saved",
+            lambda o: condition(o, "Stalled").get("reason") == "CheckpointInUse",
+        )
+        assert "start from it: copy" in condition(waits, "Stalled")["message"]
+        assert copies(nodes, "node-0")
+    finally:
+        agent.signal(signal.SIGCONT)
+    ready(nodes, "copy")
+    assert inside(nodes, "copy", "cat file") == "kept\n"
+    nodes.gone("checkpoint", "saved")
+    eventually(lambda: not copies(nodes, "node-0"), "the copy removed")

@@ -187,6 +187,7 @@ class Stack:
             *("--engine-socket", str(node.socket), "--tls-dir", str(self.node_pki(name))),
             *("--listen", f"127.0.0.1:{self.port(name)}"),
             *("--policy-file", str(self.policy_file())),
+            *(("--config", str(self.agent_config)) if self.agent_config.exists() else ()),
         ]
         self._start(f"agent-{name}", argv, extra or {})
 
@@ -198,6 +199,11 @@ class Stack:
             *("--tls-dir", str(self.operator_pki), "--metrics-port", "0"),
         ]
         self._start(f"operator-{name}", argv, extra or {})
+
+    @property
+    def agent_config(self) -> Path:
+        """What all agents are told beside their options, if the file is there: an object store."""
+        return self.layout.data / "agent.toml"
 
     def policy_file(self) -> Path:
         """The nodes' policy: more CPU is promised than there is, since tests mostly wait."""

@@ -38,7 +38,8 @@ FILL_SECONDS = 1800.0
 _PIECE = 1 << 20
 _PAGE = 4096
 _TOO_LARGE = frozenset({Reason.TOO_LARGE, Reason.TOO_MANY_ENTRIES, Reason.NO_SPACE})
-_UNPACK = "cd /workspace && exec tar -xpf - >/dev/null 2>&1"
+_UNPACK = "umask 0 && cd /workspace && exec tar -xpf - >/dev/null 2>&1"
+"""busybox makes folders with their modes and never sets them: the mask must not take any away."""
 
 
 @dataclass

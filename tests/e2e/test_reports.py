@@ -155,12 +155,6 @@ def later_kinds(world: World) -> None:
         world.apply({"apiVersion": api, "kind": kind, "metadata": metadata, "spec": spec})
 
 
-def test_what_is_not_served_yet_says_so(shared: World) -> None:
-    git = {"git": {"repository": "r", "revision": "main"}}
-    shared.execution("later-git", "true", className=OPEN, workspace=git)
-    assert outcome(shared.finished("later-git")) == ("False", "Unsupported")
-
-
 COLUMNS = {
     "executions": "NAME SUCCEEDED REASON NODE AGE",
     "processes": "NAME SUCCEEDED REASON NODE AGE",

@@ -10,6 +10,7 @@ from isolet.api.checkpoint import Location, LocationType
 from isolet.plan.model import Absent, CheckpointPass, Known, NodeFacts
 from isolet.plan.status import plausible
 from isolet.wire.checkpoint import CheckpointObserved
+from isolet.wire.execution import Waiting
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +20,8 @@ class Copies:
     locations: tuple[Location, ...]
     lost: str = ""
     """Why the node's copy is gone, if it is."""
+    behind: Waiting | None = None
+    """Why the agent cannot do what it still wants to, as to write a copy to a store."""
 
 
 def copies(seen: CheckpointPass) -> Copies:
@@ -51,7 +54,9 @@ def _of_record(seen: CheckpointPass, facts: NodeFacts, record: CheckpointObserve
     if record.in_store is not None and not record.removing:
         copy = record.in_store
         found.append(_located(seen, record, copy.store, LocationType.OBJECT_STORE, copy.key))
-    return Copies(tuple(found), f"node {facts.name} says that it has no copy any more")
+    lost = f"node {facts.name} says that it has no copy any more"
+    behind = record.waiting if found and not record.removing else None
+    return Copies(tuple(found), lost, behind)
 
 
 def _located(

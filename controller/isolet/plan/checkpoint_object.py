@@ -224,6 +224,7 @@ def _outcome(seen: CheckpointPass, record: CheckpointObserved) -> Plan:
             record=record,
             locations=found.locations,
             left=found.lost,
+            behind=found.behind,
         ),
         worth_from=seen.now,
     )
@@ -334,6 +335,7 @@ def _after_the_end(seen: CheckpointPass) -> Plan:
             taking=_taking(seen),
             locations=found.locations if found else None,
             left=found.lost if found else "",
+            behind=found.behind if found else None,
         ),
         worth_from=None if due else seen.now,
         actions=actions,

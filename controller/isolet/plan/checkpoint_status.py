@@ -19,8 +19,9 @@ from isolet.plan.actions import Action, Flag, Plan
 from isolet.plan.binding import Taking
 from isolet.plan.model import CheckpointPass
 from isolet.plan.objects import CheckpointFacts
-from isolet.plan.status import Mark, Verdict, plausible, to_api
+from isolet.plan.status import Mark, Verdict, listed, plausible, to_api
 from isolet.wire.checkpoint import CheckpointObserved
+from isolet.wire.execution import Waiting
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,6 +39,8 @@ class View:
     """Where copies are; None: as it was."""
     left: str = ""
     """Why there is no copy, where there is none."""
+    behind: Waiting | None = None
+    """What its agent still has to do with a whole one and cannot, such as a copy in a store."""
 
 
 def make(
@@ -129,6 +132,9 @@ def _marks(new: CheckpointStatus, view: View) -> dict[str, Mark]:
         marks[cond.RECONCILING] = Mark(Status.TRUE, ready.reason, ready.message)
     else:
         marks = {cond.READY: _ready(new, view)}
+        if view.behind is not None:
+            reason = listed(view.behind.reason, reasons.UNAVAILABLE)
+            marks[cond.RECONCILING] = Mark(Status.TRUE, reason, view.behind.message)
     stalled = view.stalled
     if stalled is None and marks[cond.READY].status is Status.FALSE:
         stalled = Mark(Status.TRUE, marks[cond.READY].reason, marks[cond.READY].message)

@@ -69,6 +69,7 @@ def source(record: SandboxRecord) -> Source:
         user=record.spec.user,
         resources=record.spec.resources,
         medium=record.spec.medium,
+        commit=record.git.commit if record.git is not None else None,
     )
 
 

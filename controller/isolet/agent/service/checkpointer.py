@@ -119,6 +119,7 @@ class CheckpointDriver:
                 dispatched_boottime=now.boottime,
                 container_id=host.container_id,
                 image_id=host.image_id,
+                git=host.git,
                 checkpoint=replace(part, attempts=part.attempts + 1),
                 waiting=None,
             )

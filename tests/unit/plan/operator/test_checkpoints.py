@@ -532,6 +532,21 @@ def test_a_copy_in_a_store_outlives_the_node() -> None:
     assert found.fields["locations"] == [STORE_LOCATION]
 
 
+def test_a_store_that_takes_no_copy_is_told_and_holds_up_nothing() -> None:
+    why = Waiting(reason="EngineUnavailable", message="the store says no")
+    for raw in (BOUND, ready()):
+        seen = observed(raw, nodes=(a_node("n1", a_whole_record(waiting=why)),))
+        found = show(checkpoint_object.plan(seen))
+        assert found.told == {
+            "Ready": "True CheckpointReady: whole on node n1",
+            "Reconciling": "True EngineUnavailable: the store says no",
+        }
+        assert found.write
+    raw = ready() | {"status": checkpoint_object.plan(seen).status.to_object()}
+    again = show(checkpoint_object.plan(after_all(raw)))
+    assert again.told == {"Ready": "True CheckpointReady: whole on node n1"}
+
+
 def test_a_node_that_comes_back_makes_it_ready_again() -> None:
     lost = checkpoint_object.plan(after_all(ready(), nodes=(a_node("n1", object_=GONE_OFF),)))
     raw = ready() | {"status": lost.status.to_object()}

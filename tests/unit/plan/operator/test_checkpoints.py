@@ -533,13 +533,13 @@ def test_a_copy_in_a_store_outlives_the_node() -> None:
 
 
 def test_a_store_that_takes_no_copy_is_told_and_holds_up_nothing() -> None:
-    why = Waiting(reason="EngineUnavailable", message="the store says no")
+    why = Waiting(reason="ObjectStoreUnavailable", message="the store says no")
     for raw in (BOUND, ready()):
         seen = observed(raw, nodes=(a_node("n1", a_whole_record(waiting=why)),))
         found = show(checkpoint_object.plan(seen))
         assert found.told == {
             "Ready": "True CheckpointReady: whole on node n1",
-            "Reconciling": "True EngineUnavailable: the store says no",
+            "Reconciling": "True ObjectStoreUnavailable: the store says no",
         }
         assert found.write
     raw = ready() | {"status": checkpoint_object.plan(seen).status.to_object()}

@@ -9,7 +9,7 @@ import sys
 
 from isolet_cluster.errors import ClusterError, say
 
-from . import cold, process, scale
+from . import checkpoint, cold, process, scale
 from .place import Place
 
 DESCRIPTION = """hack/bench: Isolet beside its floor, measured in one run and in turns.
@@ -20,6 +20,7 @@ started is ended at the end. Compare the ratios of a run, not the absolute numbe
   cold     a sandbox from nothing: latency, sustained throughput, API writes, CPU
   process  a Process from start to exit; hundreds of them through one node
   scale    agent restart with live sandboxes; operator start with many objects
+  checkpoint   a workspace taken and restored, beside a plain copy
 """
 
 
@@ -45,13 +46,24 @@ def parser() -> argparse.ArgumentParser:
     many.add_argument("--sandboxes", type=int, default=60, help="live ones at the restart")
     many.add_argument("--objects", type=int, default=10_000, help="objects at the operator's start")
     many.add_argument("--only", choices=["restart", "objects"], help="one part alone")
+    copy = commands.add_parser("checkpoint", parents=[common], help="a workspace and a plain copy")
+    copy.add_argument("--n", type=int, default=3, help="rounds of each kind")
+    copy.add_argument("--mib", type=int, default=1024, help="size of the few files together")
+    copy.add_argument("--files", type=int, default=50_000, help="how many small files")
+    copy.add_argument("--only", choices=["few", "many"], help="one kind alone")
     return whole
 
 
 def main() -> int:
     """Parse and run."""
     options = parser().parse_args()
-    run = {"cold": cold.run, "process": process.run, "scale": scale.run}[options.command]
+    kinds = {
+        "cold": cold.run,
+        "process": process.run,
+        "scale": scale.run,
+        "checkpoint": checkpoint.run,
+    }
+    run = kinds[options.command]
     try:
         with Place.up(os.environ["ISOLET_CLUSTER"], keep=options.keep) as place:
             report = run(place, options)

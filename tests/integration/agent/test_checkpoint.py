@@ -1,5 +1,6 @@
 """Checkpoints on a real engine: what is taken, of what, and what is refused."""
 
+import asyncio
 import hashlib
 
 import pytest
@@ -7,7 +8,7 @@ import pytest
 from isolet.agent.host import ExecutionHost
 from isolet.plan import reasons
 from isolet.wire.checkpoint import Manifest
-from isolet.wire.execution import ExecRequest, Medium
+from isolet.wire.execution import EnvVar, ExecRequest, Medium
 from tests.integration.agent import checkpoints
 
 FILL = """\
@@ -94,3 +95,19 @@ async def test_it_is_restored_as_it_was_again_and_again(
         await host.delete_checkpoint(f"c{number}")
     assert await host.checkpoints() == ()
     assert list((node.root / "state" / "checkpoints").glob("*/*")) == []
+
+
+async def test_a_manifest_holds_no_value_and_no_name_of_a_file(node, host, spec) -> None:
+    planted = b"planted-4711"
+    env = (EnvVar(name="GREETING", value=planted),)
+    what = spec("sh", "-c", "echo x >named-4712; sleep 60", medium=Medium.DISK, env=env)
+    seen = await host.provision(what)
+    async with asyncio.timeout(20):
+        while not (taken := await host.checkpoint(seen.uid)).manifest.size_bytes:
+            await host.delete_checkpoint(taken.uid)
+    folder = node.root / "state" / "checkpoints" / "whole" / taken.uid
+    assert b"named-4712" in (folder / "entries").read_bytes()
+    assert b"named-4712" not in (folder / "manifest").read_bytes()
+    for file in (*folder.iterdir(), *(node.root / "state").glob("state.db*")):
+        assert planted not in file.read_bytes(), file
+        assert file.parent == folder or b"named-4712" not in file.read_bytes(), file

@@ -215,3 +215,36 @@ async def test_a_restore_survives_at(
         ) or not found.endswith(b"6"):
             await asyncio.sleep(0.05)
     assert found.split() == b"400000 small began big small 6".split()
+
+
+async def test_a_deadline_holds_while_a_sandbox_stands_still_and_no_agent_is_there(
+    killable: Killable, name: str
+):
+    """The watchdog lets it go on before it kills it: what is killed while it is paused leaks."""
+    what = spec().model_copy(update={"workspace": Workspace(medium=Medium.DISK)})
+    uid = (await killable.host.provision(what, deadline_seconds=25)).uid
+    killable.trap.write_text(AgentStep.CHECKPOINT_FREEZE_AFTER.value)
+    with contextlib.suppress(errors.Unavailable, errors.Unconfirmed):
+        await killable.client.put_checkpoint(checkpoints.wanted(name, uid), None)
+    await killable.is_dead()
+    assert killable.container(uid)["State"]["Paused"]
+    async with asyncio.timeout(60):
+        while killable.container(uid)["State"]["Running"]:
+            await asyncio.sleep(0.1)
+    await killable.comes_back()
+    # What was cut off is taken of the ended disk, which is not let go of before that.
+    seen = await killable.ended(name)
+    assert (seen.outcome.reason, seen.on_node) == (reasons.CHECKPOINT_READY, True)
+    ended = await killable.host.terminate(uid)
+    assert (ended.outcome.reason, ended.nothing_left) == (reasons.DEADLINE_EXCEEDED, True)
+
+
+async def test_a_cancel_does_not_wait_for_a_copy(killable: Killable, name: str):
+    """It ends what stands still, and the copy of that moment is worth nothing."""
+    uid = await a_session(killable, Medium.DISK)
+    await killable.client.put_checkpoint(checkpoints.wanted(name, uid), None)
+    ended = await killable.host.terminate(uid)
+    assert (ended.outcome.reason, ended.nothing_left) == (reasons.TERMINATED, True)
+    seen = await killable.ended(name)
+    whole = (killable.folders / "whole" / name).exists()
+    assert seen.on_node == whole == seen.outcome.succeeded

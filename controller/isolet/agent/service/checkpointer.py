@@ -1,7 +1,7 @@
 """Checkpoints, driven: taken when it is their turn, kept whole, removed when nobody reads them."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -64,14 +64,25 @@ class CheckpointDriver:
         retain = self._context.policy.checkpoints.retain_seconds
         return checkpoint.decide(record, facts, self._context.moment(), retain_seconds=retain)
 
-    async def _look(self, record: SandboxRecord) -> CheckpointFacts:
+    def take_up_all(self, records: Sequence[SandboxRecord]) -> None:
+        """At the start: before anything else may begin in a session that stands still."""
+        for record in records:
+            if record.checkpoint is not None and record.outcome is None:
+                self.take_up(record)
+
+    def take_up(self, record: SandboxRecord) -> bool:
+        """Have its place in the queue; whether it is its turn, as far as commands go."""
         uid = part_of(record).execution_uid
         self._waiting[record.uid] = uid
+        return self._turns.claim(uid, record.uid)
+
+    async def _look(self, record: SandboxRecord) -> CheckpointFacts:
+        turn, uid = self.take_up(record), part_of(record).execution_uid
         host = await self._context.store.get(uid)
         engine = Seen.UNKNOWN
         if host is not None and host.outcome is None and host.step is Step.RUNNING:
             engine = await self._engine_answers(host)
-        turn = self._turns.claim(uid, record.uid) and not await self._process_runs_in(uid)
+        turn = turn and not await self._process_runs_in(uid)
         return CheckpointFacts(host=host, engine=engine, turn=turn)
 
     async def _engine_answers(self, host: SandboxRecord) -> Seen:

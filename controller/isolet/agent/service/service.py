@@ -128,8 +128,8 @@ class Service(ProcessDoor, CheckpointDoor):
                 self._facts.watchdog_ended(record.uid)
                 self._inside.watchdog_ended(record)
         self._imports.start({record.uid for record in records})
-        entries = (deadline_entry(record) for record in records)
-        await self._book.replace([entry for entry in entries if entry is not None])
+        await self._book.replace(list(filter(None, map(deadline_entry, records))))
+        self._checkpointer.take_up_all(records)
         for record in records:
             self._workers.ensure(record.uid)
         since = oldest(records, self._context.clock.now())

@@ -1,0 +1,149 @@
+"""hack/bench checkpoint: a workspace taken and restored, beside a plain copy of the same bytes.
+
+The floor is `cp -a` of the workspace's own files, from the disk as the engine has it mounted to the
+file system on which the agent keeps copies, and a sync of that. Both read what was just written, so
+from the page cache, and they take turns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import shutil
+import subprocess
+import time
+import uuid
+from pathlib import Path
+
+from isolet.agent.host import ExecutionHost
+from isolet.client.http import HTTPAgent
+from isolet.wire.execution import ExecRequest, ExecutionSpec, Medium, Resources, Workspace
+from isolet_cluster.errors import ClusterError, say
+
+from . import raw
+from .place import Place
+from .report import Report, Table, Target, median
+
+MIB = 1 << 20
+TIMES = 2
+SECONDS = 900
+
+FEW = "for i in $(seq {count}); do head -c {size} /dev/zero | tr '\\0' $((i % 10)) >f$i; done"
+MANY = """\
+p=$(head -c {size} /dev/zero | tr '\\0' x); i=0
+while [ $i -lt {count} ]; do
+[ $((i % 500)) -ne 0 ] || {{ d=d$((i / 500)); mkdir $d; }}
+echo $i$p >$d/f$i; i=$((i + 1)); done
+"""
+
+
+def run(place: Place, options: argparse.Namespace) -> Report:
+    """Both kinds of workspace, as asked."""
+    report = Report("checkpoint")
+    report.conditions = {"cpus": os.cpu_count(), "load": f"{os.getloadavg()[0]:.1f}"}
+    kinds = {
+        "few": (
+            f"{options.mib} MiB in 16 files",
+            FEW.format(count=16, size=options.mib * MIB // 16),
+        ),
+        "many": (f"{options.files} files", MANY.format(count=options.files, size=1000)),
+    }
+    # To an operator these are orphans, and it would remove them.
+    place.stack.end("operator-0")
+    try:
+        for kind, (title, script) in kinds.items():
+            if options.only in (None, kind):
+                asyncio.run(_measure(place, report, kind, title, script, options))
+    finally:
+        place.stack.start_operator()
+    return report
+
+
+async def _measure(
+    place: Place, report: Report, kind: str, title: str, script: str, options: argparse.Namespace
+) -> None:
+    agent = HTTPAgent(f"unix://{place.agent_socket}")
+    host = ExecutionHost(agent)
+    uid = f"bench-{uuid.uuid4()}"
+    try:
+        say(f"filling a workspace: {title}")
+        await host.provision(_spec(place, options), uid=uid, deadline_seconds=3600)
+        request = ExecRequest(command=("sh", "-c", script), timeout_seconds=SECONDS)
+        done = await host.exec(uid, request)
+        if done.exit_code:
+            raise ClusterError(f"the workspace could not be filled: {done.stderr!r}")
+        files = _mountpoint(place, uid)
+        runs = [await _round(place, host, uid, files) for _ in range(options.n)]
+    finally:
+        await host.reclaim(uid)
+        await agent.close()
+    size = runs[0]["bytes"]
+    table = report.table(f"{title}, {size / MIB:.0f} MiB, n={options.n}", "", "s", "MB/s", "x cp")
+    floor = median([each["cp"] for each in runs])
+    for what in ("cp", "cp and sync", "checkpoint", "restore"):
+        _row(table, what, median([each[what] for each in runs]), size, floor)
+    report.numbers[kind] = runs
+    for what in ("checkpoint", "restore"):
+        ratio = median([each[what] for each in runs]) / floor
+        report.targets.append(Target(f"{title}: {what} beside cp -a", ratio, TIMES, "x"))
+
+
+def _row(table: Table, what: str, seconds: float, size: float, floor: float) -> None:
+    table.add(what, f"{seconds:.2f}", f"{size / seconds / 1e6:.0f}", f"{seconds / floor:.2f}")
+
+
+async def _round(place: Place, host: ExecutionHost, uid: str, files: Path) -> dict[str, float]:
+    """One of each."""
+    copy, synced = await asyncio.to_thread(_copied, files, place)
+    began = time.monotonic()
+    seen = await host.checkpoint(uid, timeout_seconds=SECONDS)
+    taken = time.monotonic() - began
+    assert seen.manifest is not None
+    began = time.monotonic()
+    again = await host.restore(seen.uid, deadline_seconds=3600, timeout_seconds=SECONDS)
+    restored = time.monotonic() - began
+    await host.reclaim(again.uid)
+    await host.delete_checkpoint(seen.uid)
+    return {
+        "bytes": seen.manifest.size_bytes,
+        "cp": copy,
+        "cp and sync": synced,
+        "checkpoint": taken,
+        "restore": restored,
+    }
+
+
+def _copied(files: Path, place: Place) -> tuple[float, float]:
+    target = place.stack.agent_folder("node-0") / "bench-copy"
+    began = time.monotonic()
+    subprocess.run(["cp", "-a", str(files), str(target)], check=True)
+    copied = time.monotonic() - began
+    subprocess.run(["sync", "-f", str(target)], check=True)
+    synced = time.monotonic() - began
+    shutil.rmtree(target)
+    return copied, synced
+
+
+def _mountpoint(place: Place, uid: str) -> Path:
+    """Where the engine has the disk of this session mounted."""
+    engine = raw.Raw(str(place.node.socket), place.stack.agent_run("node-0"))
+    for volume in engine.must("GET", "/volumes")["Volumes"] or ():
+        if (volume.get("Labels") or {}).get("dev.isolet.uid") == uid:
+            return Path(volume["Mountpoint"])
+    raise ClusterError("the session has no volume")
+
+
+def _spec(place: Place, options: argparse.Namespace) -> ExecutionSpec:
+    resources = Resources(
+        cpu_millis=1000,
+        memory_bytes=256 * MIB,
+        workspace_bytes=max(2 * options.mib * MIB, options.files * 20_000),
+        tmp_bytes=4 * MIB,
+        shm_bytes=MIB,
+        pids=64,
+        output_bytes=MIB,
+    )
+    return ExecutionSpec(
+        image=place.image, resources=resources, workspace=Workspace(medium=Medium.DISK)
+    )

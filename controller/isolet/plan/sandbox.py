@@ -58,6 +58,9 @@ def decide(record: SandboxRecord, facts: SandboxFacts, now: Moment) -> Decision:
     """The next actions for one sandbox."""
     if record.outcome is not None:
         return _after_end(record, now)
+    if record.step is Step.RECORDED and record.boot_id != now.boot_id:
+        # What was loaded before a reboot need not have reached the disk.
+        record = record.with_(restored=False)
     stop = record.stop or stop_due(record, facts, now)
     if stop is not None and record.stop is None:
         return Decision(actions=(RecordStop(stop),))

@@ -133,7 +133,10 @@ class SandboxRecord:
     checkpoint: CheckpointPart | None = None
     """Set exactly when `kind` is CHECKPOINT."""
     restored: bool = False
-    """The workspace holds all that `spec.restore` names, and nothing has run in it before."""
+    """The workspace holds all that `spec.restore` names, and nothing has run in it before.
+
+    Before the dispatch it says so of the boot `boot_id` alone.
+    """
     git: GitPart | None = None
     """Set exactly when its workspace begins with a Git revision."""
     state: State

@@ -405,9 +405,14 @@ RESTORED = {
         Decision(actions=(Fetch(), Fill(), Create(), Dispatch(), Start())),
     ),
     "a disk that is full of it is not filled again": (
-        a_record(spec=ON_DISK, restored=True),
+        a_record(spec=ON_DISK, restored=True, boot_id=NOW.boot_id),
         facts(),
         Decision(actions=(Create(), Dispatch(), Start())),
+    ),
+    "a disk that was filled before a reboot is filled again": (
+        a_record(spec=ON_DISK, restored=True, boot_id="boot-0"),
+        facts(source=True),
+        Decision(actions=(Fetch(), Fill(), Create(), Dispatch(), Start())),
     ),
     "memory is filled once there is a sandbox": (
         a_record(spec=IN_MEMORY),

@@ -92,7 +92,8 @@ class Effects:
                 await self._end(record, sandbox_model.End(0))
             return await self._record_end(record, error.outcome)
         steps.reach(AgentStep.RESTORE_FILL_AFTER)
-        stored = await self._context.store.update(record.with_(restored=True))
+        boot = self._context.boot_id
+        stored = await self._context.store.update(record.with_(restored=True, boot_id=boot))
         steps.reach(AgentStep.RESTORED_AFTER)
         await self._restorer.drop(record.uid)
         return stored

@@ -7,7 +7,6 @@ waits. Loading is recorded when it is whole, and until then nothing of the user'
 
 import asyncio
 import hashlib
-import os
 from collections.abc import Coroutine
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -127,7 +126,6 @@ class Restorer:
         if usage is not None and held.manifest.entries - 1 > usage.free_inodes:
             raise _too_large(f"{held.manifest.entries} entries, for {usage.free_inodes} inodes")
         await _judged(archiver.unpack(device, held.folder, user, _bounds(record)))
-        await asyncio.to_thread(_sync, device)
 
     async def _fill_memory(self, record: SandboxRecord, held: _Held) -> None:
         try:
@@ -249,12 +247,3 @@ def _too_large(what: str) -> CannotRestore:
         f"the Checkpoint does not fit into the workspace: {what}",
         reason=reasons.CHECKPOINT_TOO_LARGE,
     )
-
-
-def _sync(device: str) -> None:
-    """What was written through a mount that is gone is on disk when this returns."""
-    descriptor = os.open(device, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

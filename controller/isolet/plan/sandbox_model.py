@@ -9,6 +9,9 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 
+from isolet.plan.checkpoint_model import Save as Save
+from isolet.plan.checkpoint_model import Take as Take
+from isolet.plan.checkpoint_model import Thaw as Thaw
 from isolet.plan.git_model import GitAction, GitPart, TreeFacts
 from isolet.wire.checkpoint import Manifest, Restore, StoreCopy
 from isolet.wire.execution import (
@@ -350,21 +353,6 @@ class Dispose:
 @dataclass(frozen=True, slots=True)
 class Bury:
     """Replace the record by a tombstone and drop its output."""
-
-
-@dataclass(frozen=True, slots=True)
-class Thaw:
-    """Let the sandbox of a Checkpoint go on, whoever has frozen it, and drop what lies aside."""
-
-
-@dataclass(frozen=True, slots=True)
-class Take:
-    """Copy the workspace aside, with its sandbox standing still, and move the copy into place."""
-
-
-@dataclass(frozen=True, slots=True)
-class Save:
-    """Write the copy to the object store too."""
 
 
 CheckpointAction = Dispatch | Thaw | Take | RecordEnd | Save | Dispose | Bury

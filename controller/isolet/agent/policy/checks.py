@@ -239,6 +239,9 @@ def _workspace(spec: ExecutionSpec, policy: NodePolicy) -> Iterator[Violation]:
     if spec.workspace.medium is Medium.DISK and not spec.workspace.executable:
         message = "only a Memory workspace can forbid execution: gVisor ignores it on a volume"
         yield Violation("workspace.executable", "NoexecNeedsMemory", message)
+    if spec.restore is not None and spec.workspace.git is not None:
+        message = "a workspace begins with a Checkpoint or with a Git revision, not with both"
+        yield Violation("restore", "OneBeginning", message)
 
 
 def _git(spec: ExecutionSpec, policy: NodePolicy) -> Iterator[Violation]:

@@ -8,11 +8,13 @@ from isolet.wire.execution import (
     ExecRequest,
     ExecutionSpec,
     ExecutionWanted,
+    GitSource,
     Medium,
     Resources,
     Workspace,
 )
 from isolet.wire.node import Amounts
+from isolet.wire.restore import Restore
 
 HEX = "a" * 64
 FACTS = model.NodeFacts(cpus=4, memory_bytes=8 << 30, disk_bytes=10 << 30)
@@ -132,6 +134,17 @@ def test_what_is_right_passes(good: ExecutionSpec) -> None:
         (
             spec(workspace=Workspace(medium=Medium.DISK, executable=False)),
             ("workspace.executable", "NoexecNeedsMemory"),
+        ),
+        (
+            spec(
+                workspace=Workspace(git=GitSource(repository="project", revision="main")),
+                restore=Restore(
+                    checkpoint_uid="c",
+                    manifest_digest=f"sha256:{HEX}",
+                    content_digest=f"sha256:{HEX}",
+                ),
+            ),
+            ("restore", "OneBeginning"),
         ),
         (spec(idle_timeout_seconds=5), ("idleTimeoutSeconds", "IdleNeedsSession")),
         # Arguments.

@@ -17,6 +17,7 @@ from pydantic import ValidationError
 
 from isolet.agent.archive.refusal import Reason
 from isolet.agent.archive.refusal import Refused as Unfit
+from isolet.agent.engine.base import ExecStream
 from isolet.agent.service import archiver, config
 from isolet.agent.service.archiver import Bounds
 from isolet.agent.service.context import Context
@@ -156,12 +157,14 @@ class Restorer:
             working_dir="/",
             stdin=True,
         ) as running:
-            with content.open("rb") as file:
-                while piece := await asyncio.to_thread(file.read, _PIECE):
-                    await running.write(piece)
-            await running.close_stdin()
-            async for _ in running.output():
-                pass
+            # Both at once: a tar that ends early reads no more, and its output alone tells its end.
+            feeder = asyncio.create_task(_feed(running, content))
+            try:
+                async for _ in running.output():
+                    pass
+            finally:
+                feeder.cancel()
+                await asyncio.gather(feeder, return_exceptions=True)
             return await exit_code(engine, running.id)
 
     async def drop(self, uid: str) -> None:
@@ -178,6 +181,13 @@ class Restorer:
         held = self._held.pop(uid, None)
         if held is not None:
             await held.stack.aclose()
+
+
+async def _feed(running: ExecStream, content: Path) -> None:
+    with content.open("rb") as file:
+        while piece := await asyncio.to_thread(file.read, _PIECE):
+            await running.write(piece)
+    await running.close_stdin()
 
 
 def _restore(record: SandboxRecord) -> Restore:

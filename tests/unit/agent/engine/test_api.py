@@ -137,7 +137,7 @@ async def test_calls_do_not_wait_for_each_other(tmp_path):
         client = api.API(engine.path, api.Timeouts(read=30))
         await client.version()
         hung = [asyncio.create_task(client.get("/hung")) for _ in range(50)]
-        async with asyncio.timeout(1):
+        async with asyncio.timeout(15):
             await asyncio.gather(*(client.get("/x") for _ in range(50)))
         for task in hung:
             task.cancel()

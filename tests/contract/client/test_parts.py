@@ -88,7 +88,7 @@ async def test_a_stream_that_breaks_is_seen_as_broken(served: Served) -> None:
 
 
 async def until(condition: object) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while not condition():  # type: ignore[operator]
             await asyncio.sleep(0.01)
 

@@ -40,7 +40,7 @@ class Follower:
         self.accounted += 1
 
     async def until(self, holds):
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(30):
             while not holds():
                 await asyncio.sleep(0.002)
 

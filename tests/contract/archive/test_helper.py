@@ -1,7 +1,9 @@
 """The program as a helper without rights, on what it is meant for: a disk, and a tar stream."""
 
+import asyncio
 import os
 import subprocess
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -9,10 +11,12 @@ from typing import Any
 import pytest
 
 from isolet.agent.archive import program
-from isolet.agent.archive.entries import Owner
+from isolet.agent.archive.entries import Figures, Owner
 from isolet.agent.archive.refusal import Reason, Refused
 from isolet.agent.helper.spawn import Limits, Mount, Rights
+from isolet.agent.service import archiver
 from isolet.agent.workspace.disk import DiskWorkspaces
+from isolet.base import errors
 from tests.unit.agent.archive.tars import normalised
 
 USER = Owner(4000, 4001)
@@ -120,3 +124,45 @@ async def test_a_file_that_is_too_large_to_write_is_refused(tmp_path: Path, out:
     with pytest.raises(Refused) as refused:
         await program.ask("pack", request, rights(out, largest=1 << 20), seconds=60)
     assert refused.value.reason is Reason.NO_SPACE
+
+
+THREADS = """\
+import os, sys, threading, time
+os.setuid(int(sys.argv[1]))
+for _ in range(100):
+    threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()
+print("up", flush=True)
+time.sleep(1000)
+"""
+
+
+async def test_others_on_the_node_who_are_the_same_user_take_nothing_from_it(
+    tmp_path: Path, out: Path
+) -> None:
+    disks = await disks_in(tmp_path)
+    device = await disks.make("u1", 16 << 20, *USER)
+    bounds = archiver.Bounds(size_bytes=16 << 20, file_bytes=1 << 30, seconds=60)
+    argv = [sys.executable, "-c", THREADS, str(USER.uid)]
+    pod = await asyncio.create_subprocess_exec(*argv, stdout=asyncio.subprocess.PIPE)
+    try:
+        assert pod.stdout is not None
+        assert await pod.stdout.readline() == b"up\n"
+        assert (await archiver.pack(device, out, USER, bounds)).entries == 1
+    finally:
+        pod.kill()
+        await pod.communicate()
+        await disks.release("u1")
+
+
+async def test_something_else_than_a_file_in_its_place_stops_nobody(
+    out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def lies(*_: object, **__: object) -> Figures:
+        for name in OUT:
+            os.mkfifo(out / name)
+        return Figures(1, 1, "sha256:", 1, 1)
+
+    monkeypatch.setattr(program, "ask", lies)
+    bounds = archiver.Bounds(size_bytes=1, file_bytes=1, seconds=60)
+    with pytest.raises(errors.Unavailable, match="something else than a file"):
+        await archiver.pack("/dev/null", out, USER, bounds)

@@ -292,6 +292,37 @@ def test_it_ends_with_the_agent(number: signal.Signals) -> None:
             assert has_ended(first)
 
 
+SLOW = """\
+import os, sys
+from isolet.agent.helper import confine
+confine.build_root = lambda rights: (os.write(1, b"built\\n"), os.read(0, 1))
+sys.exit(confine.main(sys.argv[1], sys.argv[2:]))
+"""
+
+
+@pytest.mark.parametrize("dies", [False, True])
+def test_it_ends_with_the_agent_while_it_is_still_being_set_up(dies: bool) -> None:
+    argv = [sys.executable, "-c", SLOW, spawn._text(Rights()), SH, "-c", "echo lives"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(argv, stdin=pipe, stdout=pipe) as outside:
+        assert outside.stdin is not None
+        assert outside.stdout is not None
+        assert outside.stdout.readline() == b"built\n"
+        if dies:
+            outside.kill()
+            outside.wait()
+        outside.stdin.write(b"g")
+        outside.stdin.close()
+        assert outside.stdout.read() == (b"" if dies else b"lives\n")
+
+
+async def test_it_is_the_first_to_go_where_memory_is_out() -> None:
+    async with spawn.run((SH, "-c", "echo up; read x"), Rights(), seconds=SECONDS, stdin=True) as h:
+        await h.read_line()
+        for pid in (h._process.pid, child_of(h._process.pid)):
+            assert Path(f"/proc/{pid}/oom_score_adj").read_text() == "1000\n"
+
+
 async def test_a_disk_can_be_shown_that_is_mounted_nowhere_else(tmp_path: Path) -> None:
     disks = DiskWorkspaces(tmp_path / "disks")
     await disks.prepare()

@@ -41,12 +41,12 @@ class _Intake:
         self._aside = aside
         self._limits = limits
         self._owner = owner
-        self._size = 0
+        self.size = 0
         self.kept: dict[bytes, _Kept] = {}
 
     def run(self) -> None:
         while (member := self._reader.next()) is not None:
-            entry, offset = self._entry(member), self._size
+            entry, offset = self._entry(member), self.size
             self._check(entry)
             if entry.kind == FILE:
                 entry = entry._replace(digest=self._lay_aside(member))
@@ -81,7 +81,9 @@ class _Intake:
             raise Refused(Reason.DUPLICATE, "is there twice", name)
         if len(self.kept) >= self._limits.entries:
             raise Refused(Reason.TOO_MANY_ENTRIES, f"over {self._limits.entries} entries")
-        if self._size + entry.size > self._limits.size_bytes:
+        if self.size + entry.size > self._limits.written_bytes:
+            raise Refused(Reason.NO_SPACE, f"over {self._limits.written_bytes} bytes to write")
+        if self.size + entry.size > self._limits.size_bytes:
             raise Refused(Reason.TOO_LARGE, f"over {self._limits.size_bytes} bytes", name)
         if name != names.ROOT:
             above = self.kept.get(names.parent(name))
@@ -93,7 +95,7 @@ class _Intake:
                 raise Refused(Reason.BAD_LINK, "the hard link names no earlier file", name)
 
     def _lay_aside(self, member: Member) -> str:
-        self._size += member.size
+        self.size += member.size
         if member.size <= copying.SMALL:
             data = self._reader.data(member.size, member.name)
             self._aside.write(data)
@@ -138,7 +140,7 @@ def normalise(
     intake = _Intake(stream, aside, limits, owner)
     intake.run()
     aside.flush()
-    sink = Sink(entries, content, limits)
+    sink = Sink(entries, content, limits, intake.size)
     folders: list[Entry] = []
     for kept in _in_order(intake.kept):
         _leave(sink, folders, kept.entry)

@@ -37,8 +37,12 @@ _FOLDER = _READ | os.O_DIRECTORY
 class Sink:
     """Writes both files."""
 
-    def __init__(self, entries: IO[bytes], content: IO[bytes], limits: Limits) -> None:
+    def __init__(
+        self, entries: IO[bytes], content: IO[bytes], limits: Limits, laid_aside: int = 0
+    ) -> None:
+        """`laid_aside`: bytes that were written elsewhere before."""
         self.limits = limits
+        self._laid_aside = laid_aside
         self.content = content
         self._entries = Writer(entries)
         self._size = 0
@@ -53,9 +57,12 @@ class Sink:
             raise Refused(Reason.TOO_LARGE, f"over {self.limits.size_bytes} bytes", name)
 
     def write(self, data: bytes | memoryview) -> None:
-        """More of the content."""
-        self.content.write(data)
+        """More of the content. Refuses what the node has no room for."""
         self._content_size += len(data)
+        written = self._laid_aside + self._content_size + self._entries.size
+        if written > self.limits.written_bytes:
+            raise Refused(Reason.NO_SPACE, f"over {self.limits.written_bytes} bytes to write")
+        self.content.write(data)
 
     def add(self, entry: Entry) -> None:
         """The line of an entry whose content was written."""

@@ -49,5 +49,7 @@ class Limits(NamedTuple):
     entries: int = 262_144
     size_bytes: int = 64 << 30
     """Of all files together."""
+    written_bytes: int = 1 << 62
+    """Of all that is written, together: what the node has room for."""
     depth: int = 128
     """Names in one path. Each open folder is a descriptor."""

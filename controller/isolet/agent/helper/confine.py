@@ -19,6 +19,7 @@ import errno
 import json
 import os
 import resource
+import select
 import signal
 import stat
 import sys
@@ -161,15 +162,24 @@ def _end_with_parent() -> None:
     _checked(_libc.prctl(_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "pdeathsig")
 
 
-def _become(rights: dict[str, Any], argv: list[str], go: int) -> None:
-    """In the child: all of it, then the program."""
+def _go_first() -> None:
+    """Where the node has no memory left, what a stranger's files took of it is what goes.
+
+    Without this it would be as dear to the kernel as the agent that it descends from.
+    """
+    with open("/proc/self/oom_score_adj", "w") as file:
+        file.write("1000")
+
+
+def _become(rights: dict[str, Any], argv: list[str], parent: int) -> None:
+    """In the child: all of it, then the program. `parent`: a pipe that the parent holds open."""
     try:
         build_root(rights)
         drop(rights)
-        # The parent writes when it is told to go on; if it has died meanwhile, this is the end.
-        if os.read(go, 1) != b"g":
+        # A parent that died before it could take this with it has closed its end: this is the end.
+        if select.select([parent], [], [], 0)[0]:
             os._exit(FAILED)
-        os.closerange(3, max(go + 1, 64))
+        os.closerange(3, max(parent + 1, 64))
         os.execv(argv[0], argv)
     except OSError as error:
         what = error.strerror or str(error)
@@ -186,15 +196,15 @@ def main(text: str, argv: list[str]) -> int:
         return FAILED
     spaces = _NEW_NS | _NEW_UTS | _NEW_IPC | _NEW_PID | _NEW_CGROUP
     _checked(_libc.unshare(spaces | (0 if rights["network"] else _NEW_NET)), "unshare")
-    wait, go = os.pipe()
+    _go_first()
+    seen_by_child, held = os.pipe()
     child = os.fork()
     if child == 0:
-        os.close(go)
-        _become(rights, argv, wait)
-    os.close(wait)
+        os.close(held)
+        _become(rights, argv, seen_by_child)
+    os.close(seen_by_child)
     for standard in (0, 1):
         os.close(standard)  # or the other ends would never see that the program has closed them
-    os.write(go, b"g")
     _, status = os.waitpid(child, 0)
     code = os.waitstatus_to_exitcode(status)
     return code if code >= 0 else 128 - code

@@ -67,6 +67,19 @@ def _keep(path: str, content: str) -> None:
         file.write(content)
 
 
+def _clear() -> None:
+    """Take away what a fetch that was killed has left; there is never another one at work here.
+
+    Its locks would stop all that follow, and its half packs would pile up.
+    """
+    for folder, _, names in os.walk(MIRROR):
+        among_objects = folder.startswith(f"{MIRROR}/objects")
+        for name in names:
+            # No ref can be called so: git-check-ref-format(1).
+            if name.endswith(".lock") or (among_objects and name.startswith("tmp_")):
+                os.unlink(os.path.join(folder, name))
+
+
 def main() -> int:
     """One fetch; the exit code of git."""
     request: dict[str, str] = json.loads(sys.stdin.buffer.readline(4 << 20))
@@ -82,6 +95,7 @@ def main() -> int:
     if not os.path.exists(os.path.join(MIRROR, "HEAD")):
         init = ["git", "init", "-q", "--bare", "--template=", MIRROR]
         subprocess.run(init, env=env, check=True, stdout=subprocess.DEVNULL)
+    _clear()
     fetch = [*git, "fetch", "-q", "--prune", "--no-tags", "--no-write-fetch-head", "--force"]
     done = subprocess.run(
         [*fetch, "--no-recurse-submodules", "--", url, *_REFS], env=env, check=False

@@ -56,7 +56,7 @@ class Limits:
     """Largest file that it may write; its output goes through pipes, which are no files."""
     open_files: int = 256
     processes: int = 64
-    """Of the helper's user, all helpers together."""
+    """Threads of the helper's user: all helpers', and all others' on the node who are it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -5,6 +5,7 @@ read-only, and a folder for what it writes. One that fills a workspace sees the 
 """
 
 import os
+import stat
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from isolet.agent.archive import program
 from isolet.agent.archive.entries import Figures
 from isolet.agent.helper.spawn import Limits, Mount, Rights
 from isolet.agent.workspace.checkpoints import CONTENT, ENTRIES
+from isolet.base import errors
 
 MOST_ENTRIES = 1 << 20
 """Files, folders and links of one workspace; a helper holds what it knows of each in memory."""
@@ -26,6 +28,9 @@ _SPOOL = "spool"
 _MEMORY_BYTES = 4 << 30
 """Address space of a helper, of which it uses what the entries take."""
 
+_PROCESSES = 1 << 14
+"""The kernel counts all threads on the node of the sandbox's user, who may be a pod's user too."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bounds:
@@ -34,12 +39,16 @@ class Bounds:
     size_bytes: int
     """Of all files in it together."""
     file_bytes: int
-    """Of each of the files that are written: what the node still has room for."""
+    """Of the files that are written, together: what the node still has room for."""
     seconds: float
 
     def limits(self) -> dict[str, int]:
         """As the program is told."""
-        return {"entries": MOST_ENTRIES, "size_bytes": self.size_bytes}
+        return {
+            "entries": MOST_ENTRIES,
+            "size_bytes": self.size_bytes,
+            "written_bytes": self.file_bytes,
+        }
 
 
 async def pack(device: str, out: Path, user: tuple[int, int], bounds: Bounds) -> Figures:
@@ -124,7 +133,7 @@ def _parts(copy: Path) -> tuple[Mount, ...]:
 
 
 def _rights(user: tuple[int, int], mounts: tuple[Mount, ...], bounds: Bounds) -> Rights:
-    limits = Limits(cpu=3600, address=_MEMORY_BYTES, file=bounds.file_bytes)
+    limits = Limits(cpu=3600, address=_MEMORY_BYTES, file=bounds.file_bytes, processes=_PROCESSES)
     return Rights(user=user[0], group=user[1], mounts=mounts, limits=limits)
 
 
@@ -135,8 +144,11 @@ def _take_over(out: Path) -> None:
     """
     os.chown(out, os.geteuid(), os.getegid())
     for name in (ENTRIES, CONTENT):
-        descriptor = os.open(out / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        descriptor = os.open(out / name, flags)
         try:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise errors.Unavailable(f"the helper left something else than a file as {name}")
             os.fchown(descriptor, os.geteuid(), os.getegid())
             os.fchmod(descriptor, 0o444)
         finally:

@@ -46,7 +46,9 @@ class Checkpoints:
             raise errors.Conflict(f"{wanted.uid} has ended here before", reason="AlreadyEnded")
         uid = wanted.spec.execution_uid
         host = await context.store.get(uid)
-        if host is None or host.kind is not Kind.EXECUTION:
+        # An Execution of another namespace is no more to be had than one that is not there.
+        mine = host is not None and host.namespace == wanted.namespace
+        if host is None or not mine or host.kind is not Kind.EXECUTION:
             raise errors.NotFound(f"no Execution {uid} on this node")
         record = checkpoint_records.new(wanted, host, context.clock.now())
         return await self._admission.checkpoint(record)

@@ -17,6 +17,9 @@ from isolet.base import names, tls
 from isolet.base.clock import Clock
 from isolet.plan.sandbox_model import Moment
 
+ARCHIVES_AT_ONCE = 4
+"""Workspaces being taken or loaded at one time: the helper of each may take gigabytes of memory."""
+
 CREATES_AT_ONCE = 8
 """Sandboxes being created or started at one time; more only wait for the same two cores."""
 
@@ -48,6 +51,7 @@ class Context:
     object_store: ObjectStore | None = None
     """Where copies of Checkpoints are kept beside the node, if anywhere."""
     starts: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(CREATES_AT_ONCE))
+    archives: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(ARCHIVES_AT_ONCE))
 
     @property
     def artifacts(self) -> ArtifactFolders:

@@ -126,6 +126,11 @@ class NearestCopies:
                 failures.append(error)
                 _log.warning("no copy", extra={"source": source.name, "reason": error.reason})
                 continue
+            except OSError as error:  # Not the source's: it would be that of `errors`.
+                failures.append(
+                    errors.Unavailable(f"it cannot be kept on this node: {error.strerror}")
+                )
+                continue
             for name in PARTS:
                 (folder / name).chmod(0o444)
             return folder

@@ -6,6 +6,7 @@ recorded it; an agent that dies before then begins it anew, with the commit that
 """
 
 import asyncio
+import errno
 import os
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, field, replace
@@ -103,6 +104,10 @@ class Imports:
         except errors.IsoletError as error:
             reading.seen = TreeFacts(failed=_failure(record.git, error))
             _log.info("not imported", extra={"uid": record.uid, "reason": error.reason})
+        except Exception as error:
+            # Nothing known would be as if it had not begun, and it would begin again at once.
+            _log.exception("not imported", extra={"uid": record.uid})
+            reading.seen = TreeFacts(failed=_failure(record.git, _unforeseen(error)))
         finally:
             # After this task is done: the worker that looks must not find it busy.
             asyncio.get_running_loop().call_soon(self._wake, record.uid)
@@ -192,6 +197,14 @@ def _remote(name: str, source: GitRepository) -> Remote:
         key_file=source.key_file,
         known_hosts_file=source.known_hosts_file,
     )
+
+
+def _unforeseen(error: Exception) -> errors.IsoletError:
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return errors.Unavailable(
+            f"it cannot be kept on the node: {error.strerror}", reason=reasons.NODE_STORAGE_FULL
+        )
+    return errors.Unavailable("the agent failed in reading it; its log says why")
 
 
 def _failure(part: GitPart, error: errors.IsoletError) -> Outcome:

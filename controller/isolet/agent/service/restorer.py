@@ -9,7 +9,7 @@ import asyncio
 import hashlib
 from collections.abc import Coroutine
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -96,7 +96,9 @@ class Restorer:
             if record.spec.medium is Medium.MEMORY:
                 # The image's tar is not asked to judge: it is given what has been checked.
                 user = config.user_ids(record.spec.user)
-                await _judged(archiver.verify(folder, aside, user, _bounds(record)))
+                # What it writes beside it are some of the content's headers once more.
+                bounds = replace(_bounds(record), file_bytes=manifest.content_bytes)
+                await self._judged(archiver.verify(folder, aside, user, bounds))
         except BaseException:
             await stack.aclose()
             raise
@@ -126,7 +128,7 @@ class Restorer:
         # The workspace itself is an entry and has its inode already.
         if usage is not None and held.manifest.entries - 1 > usage.free_inodes:
             raise _too_large(f"{held.manifest.entries} entries, for {usage.free_inodes} inodes")
-        await _judged(archiver.unpack(device, held.folder, user, _bounds(record)))
+        await self._judged(archiver.unpack(device, held.folder, user, _bounds(record)))
 
     async def _fill_memory(self, record: SandboxRecord, held: _Held) -> None:
         try:
@@ -166,6 +168,16 @@ class Restorer:
                 feeder.cancel()
                 await asyncio.gather(feeder, return_exceptions=True)
             return await exit_code(engine, running.id)
+
+    async def _judged(self, work: Coroutine[Any, Any, object]) -> None:
+        """What a helper has against it, as an outcome."""
+        try:
+            async with self._context.archives:
+                await work
+        except Unfit as error:
+            if error.reason in _TOO_LARGE:
+                raise _too_large("what is in it") from None
+            raise _invalid(error.message) from None
 
     async def drop(self, uid: str) -> None:
         """It has been loaded, or never will be."""
@@ -231,16 +243,6 @@ def _checked(folder: Path, record: SandboxRecord) -> Manifest:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     _require(f"sha256:{digest}" == manifest.content_digest, "the entries are not those named")
     return manifest
-
-
-async def _judged(work: Coroutine[Any, Any, object]) -> None:
-    """What a helper has against it, as an outcome."""
-    try:
-        await work
-    except Unfit as error:
-        if error.reason in _TOO_LARGE:
-            raise _too_large("what is in it") from None
-        raise _invalid(error.message) from None
 
 
 def _require(holds: bool, otherwise: str) -> None:

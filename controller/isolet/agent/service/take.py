@@ -21,7 +21,7 @@ from isolet.agent.service.archiver import Bounds
 from isolet.agent.service.context import Context
 from isolet.agent.steps import AgentStep
 from isolet.agent.workspace.checkpoints import MANIFEST
-from isolet.base import errors, names, steps
+from isolet.base import errors, log, names, steps
 from isolet.plan.sandbox_model import SandboxRecord
 from isolet.wire.checkpoint import Manifest
 from isolet.wire.execution import Medium
@@ -29,9 +29,13 @@ from isolet.wire.execution import Medium
 STANDSTILL_SECONDS = 120.0
 """The longest that a sandbox stands still for a Checkpoint."""
 
+LET_GO_SECONDS = 120.0
+"""For so long the program that lets a sandbox go on may run: its tenant can stop it for ever."""
+
 ENDED_SECONDS = 1800.0
 """The longest that reading the disk of an ended sandbox takes."""
 
+_log = log.get("agent.take")
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -58,8 +62,14 @@ class Taker:
                 await engine.unpause(record.container_name)
         except (errors.NotFound, errors.Conflict):
             return
-        if seen.status is Status.RUNNING and record.spec.medium is Medium.MEMORY:
-            await standstill.let_go(engine, record)
+        if seen.status is not Status.RUNNING or record.spec.medium is not Medium.MEMORY:
+            return
+        try:
+            async with asyncio.timeout(LET_GO_SECONDS):
+                await standstill.let_go(engine, record)
+        except TimeoutError:
+            # Only what runs in there can hold it up, and then it does not stand still.
+            _log.warning("held up", extra={"uid": record.uid})
 
     async def take(self, record: SandboxRecord, host: SandboxRecord) -> tuple[Manifest, str]:
         """Have a whole copy in place; its manifest and the digest of that.
@@ -69,7 +79,8 @@ class Taker:
             Conflict, Unavailable, Unconfirmed: the sandbox or the engine changed meanwhile.
         """
         try:
-            return await self._take(record, host)
+            async with self._context.archives:
+                return await self._take(record, host)
         except Unfit as error:
             raise CannotBeTaken(f"the workspace cannot be taken: {error.message}") from None
         except standstill.Failed as error:

@@ -24,6 +24,8 @@ UNAVAILABLE = "RepositoryUnavailable"
 
 _CONNECTED = ("/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf", "/etc/ssl")
 _MOST_SECRET = 1 << 20
+KEPT_FREE_BYTES = 256 << 20
+"""Room on the node's disk that no fetch takes: records and outputs need it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -84,7 +86,7 @@ class Mirrors:
         rights = spawn.Rights(
             mounts=tuple(mounts),
             network=not remote.url.startswith("file://"),
-            limits=spawn.Limits(file=1 << 40, address=4 << 30),
+            limits=spawn.Limits(file=_room(self._root), address=4 << 30),
         )
         try:
             await self._run(argv, rights, _request(remote), seconds)
@@ -123,6 +125,12 @@ def _content(remote: Remote, path: str) -> str:
             return file.read(_MOST_SECRET)
     except (OSError, UnicodeDecodeError) as error:
         raise _unreachable(remote, f"{path} cannot be read ({type(error).__name__})") from error
+
+
+def _room(root: Path) -> int:
+    """Bytes that one fetch may bring: a remote without end must not fill the node."""
+    found = os.statvfs(root)
+    return max(0, found.f_bavail * found.f_frsize - KEPT_FREE_BYTES)
 
 
 def _age(mark: Path) -> float | None:

@@ -10,6 +10,8 @@ from isolet.base import errors
 BLOCK = 512
 _FILE, _LINK, _FOLDER, _LONG_NAME, _LONG_LINK = b"0", b"2", b"5", b"L", b"K"
 _MOST_PATH = 4096
+MOST_NAMES = 64 << 20
+"""Bytes of all paths and targets together: they are held in memory here, not in the helper."""
 
 
 class PlainTar:
@@ -28,6 +30,7 @@ class PlainTar:
         self._record: tuple[bytes, int] | None = None
         self._kinds: dict[bytes, bool] = {}
         self._zeros = 0
+        self._names = 0
         self.content_bytes = 0
 
     def feed(self, data: bytes) -> None:
@@ -84,6 +87,9 @@ class PlainTar:
         target = self._long.pop(_LONG_LINK, None) or block[157:257].rstrip(b"\0")
         if self._long or bool(target) is not (kind == _LINK) or (size and kind != _FILE):
             raise _bad("an entry has what its kind has not")
+        self._names += len(name) + len(target)
+        if self._names > MOST_NAMES:
+            raise _bad(f"its names have more than {MOST_NAMES} bytes")
         self._entry(name, kind, size)
 
     def _entry(self, name: bytes, kind: bytes, size: int) -> None:

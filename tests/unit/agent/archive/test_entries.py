@@ -208,7 +208,7 @@ def test_what_ends_is_told() -> None:
 )
 def test_g11_bounds(limits: Limits, reason: Reason) -> None:
     found = (TOP, folder(b"a"), file(b"a/b", 5), hardlink(b"c", b"a/b"), file(b"d", 5))
-    assert take(*found, limits=Limits(5, 10, 2)).count == 5
+    assert take(*found, limits=Limits(entries=5, size_bytes=10, depth=2)).count == 5
     with pytest.raises(Refused) as refused:
         take(*found, limits=limits)
     assert refused.value.reason is reason

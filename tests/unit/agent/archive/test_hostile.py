@@ -20,6 +20,7 @@ from tests.unit.agent.archive.tars import (
     folder,
     hardlink,
     head,
+    line,
     member,
     normalised,
     pax,
@@ -350,6 +351,23 @@ def test_g11_g19_what_has_no_end_is_cut_and_memory_stays_flat(
         tracemalloc.stop()
     assert found is reason
     assert stream.taken <= most
+
+
+def test_a_message_holds_no_word_of_the_stream() -> None:
+    data = record(b"x", line(b"word-of-the-tenant", b"1")) + member(b"f")
+    with pytest.raises(Refused) as refused:
+        normalised(archive(data))
+    assert refused.value.reason is Reason.BAD_HEADER
+    assert "tenant" not in refused.value.message
+
+
+def test_a_stream_is_laid_aside_no_further_than_there_is_room() -> None:
+    data = archive(member(b"f", bytes(4000)))
+    entries, content, _ = normalised(data)
+    room = 4000 + len(entries) + len(content)
+    assert normalised(data, Limits(written_bytes=room))[0] == entries
+    for less in (room - 1, 3999):
+        assert refusal(data, Limits(written_bytes=less))[0] is Reason.NO_SPACE
 
 
 def test_a_large_file_is_hashed_as_it_passes() -> None:

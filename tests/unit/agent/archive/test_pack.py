@@ -160,3 +160,13 @@ def test_nothing_is_written_over_what_is_there(tmp_path: Path) -> None:
         Folder(descriptor)
     os.close(descriptor)
     assert refused.value.reason is Reason.NOT_EMPTY
+
+
+def test_no_more_is_written_than_there_is_room_for(tmp_path: Path) -> None:
+    """Both files together: names take room in each of them."""
+    (tmp_path / ("n" * 200)).write_bytes(bytes(100))
+    entries, content, _ = packed(tmp_path)
+    room = len(entries) + len(content)
+    assert packed(tmp_path, Limits(written_bytes=room))[:2] == (entries, content)
+    reason, _ = refusal(tmp_path, Limits(written_bytes=room - 1))
+    assert reason is Reason.NO_SPACE

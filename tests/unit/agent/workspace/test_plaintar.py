@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from isolet.agent.workspace import plaintar
 from isolet.agent.workspace.plaintar import PlainTar
 from isolet.base import errors
 
@@ -125,3 +126,13 @@ def test_tarfile_agrees_on_what_passes() -> None:
     data = GOOD["long names"][0] + GOOD["links"][0] + END
     with tarfile.open(fileobj=io.BytesIO(data)) as archive:
         assert len(archive.getmembers()) == checked(data)
+
+
+def test_names_and_targets_together_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are held in the agent's own memory, and an empty file with a long path takes no room."""
+    data = entry("n" * 200) + entry("m" * 50) + entry("l", LINK, target="t" * 300) + END
+    monkeypatch.setattr(plaintar, "MOST_NAMES", 551)
+    assert checked(data) == 3
+    monkeypatch.setattr(plaintar, "MOST_NAMES", 550)
+    with pytest.raises(errors.Unavailable, match="its names have more than 550 bytes"):
+        checked(data)

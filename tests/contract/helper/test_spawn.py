@@ -93,6 +93,23 @@ async def test_it_has_no_rights_as_the_node_sees_it() -> None:
         assert (await h.end()).code == 0
 
 
+async def test_it_gets_no_capability_by_a_user_namespace_either() -> None:
+    control = await asyncio.create_subprocess_exec("unshare", "--user", "true")
+    assert await control.wait() == 0  # the node itself allows them
+    assert "Operation not permitted" in await said("unshare --user true")
+
+
+async def test_an_agent_that_makes_files_for_itself_alone_shuts_it_out_of_nothing() -> None:
+    before = os.umask(0o077)
+    try:
+        assert (
+            await said("cat /dev/null /etc/passwd")
+            == f"helper:x:{spawn.USER}:{spawn.USER}::/tmp:/bin/false\n0"
+        )
+    finally:
+        os.umask(before)
+
+
 async def test_it_sees_programs_and_what_it_was_shown(tmp_path: Path) -> None:
     (tmp_path / "shown").mkdir()
     (tmp_path / "shown" / "file").write_text("here")

@@ -33,8 +33,11 @@ _DETACH = 2
 _SET_PDEATHSIG, _CAPBSET_DROP, _NO_NEW_PRIVS = 1, 24, 38
 _LAST_CAPABILITY = 63
 
-_ROOT = "/tmp"
+_TOP = "/tmp"
 """Where the new root is put together; in a mount namespace of its own, so any folder will do."""
+_ROOT = f"{_TOP}/root"
+"""The root of the program lies below that of its namespace, and so it is in a chroot: the kernel
+makes no user namespace for it, in which it would have every capability."""
 
 SYSTEM = ("/bin", "/lib", "/lib32", "/lib64", "/sbin", "/usr")
 DEVICES = ("/dev/null", "/dev/zero", "/dev/urandom")
@@ -115,6 +118,7 @@ def _show(item: dict[str, Any], descriptor: int) -> None:
 
 def build_root(rights: dict[str, Any]) -> None:
     """Put the new root together and move into it. Sources are opened before anything is covered."""
+    os.umask(0o022)  # The program's user goes through these folders, whatever the agent's own is.
     mounts = list(rights["mounts"])
     sources = [_source(str(item["source"])) for item in mounts]
     interpreter = os.path.realpath(sys.base_prefix)
@@ -123,7 +127,8 @@ def build_root(rights: dict[str, Any]) -> None:
         shown.append(interpreter)
     system = {path: _opened(path) for path in shown if os.path.lexists(path)}
     _mount("none", "/", None, _REC | _PRIVATE)
-    _mount("tmpfs", _ROOT, "tmpfs", _NOSUID | _NODEV, "size=1m,mode=0755")
+    _mount("tmpfs", _TOP, "tmpfs", _NOSUID | _NODEV, "size=1m,mode=0755")
+    os.mkdir(_ROOT, mode=0o755)
     _show_system(system)
     for folder in ("/etc", "/tmp"):
         os.makedirs(f"{_ROOT}{folder}", mode=0o755, exist_ok=True)
@@ -133,12 +138,13 @@ def build_root(rights: dict[str, Any]) -> None:
         file.write(f"helper:x:{rights['uid']}:{rights['gid']}::/tmp:/bin/false\n")
     for item, descriptor in zip(mounts, sources, strict=True):
         _show(item, descriptor)
-    _mount("none", _ROOT, None, _REMOUNT | _RDONLY | _NOSUID | _NODEV)
+    _mount("none", _TOP, None, _REMOUNT | _RDONLY | _NOSUID | _NODEV)
     for descriptor in (*sources, *system.values()):
         os.close(descriptor)
-    os.chdir(_ROOT)
+    os.chdir(_TOP)
     _checked(_libc.pivot_root(b".", b"."), "pivot_root")
     _checked(_libc.umount2(b".", _DETACH), "umount of the old root")
+    os.chroot(_ROOT.removeprefix(_TOP))
     os.chdir("/")
 
 

@@ -166,7 +166,11 @@ async def test_the_deadline_holds_against(host, node, spec, socket, name):
 
 
 async def test_a_cancel_of_a_program_that_ignores_term(host, node, spec, socket):
-    seen = await host.provision(spec("sh", "-c", "trap '' TERM; while :; do sleep 1; done"))
+    stubborn = "trap '' TERM; echo on; while :; do sleep 1; done"
+    seen = await host.provision(spec("sh", "-c", stubborn))
+    async with asyncio.timeout(60):
+        while not (await node.service.output(seen.uid, "stdout", 0, 10)).data:
+            await asyncio.sleep(0.05)
     ended = await host.terminate(seen.uid)
     assert (ended.outcome.reason, ended.outcome.succeeded) == (reasons.CANCELLED, False)
     assert ended.outcome.exit_code == 137

@@ -106,9 +106,11 @@ async def gone(look, seconds: float = 10) -> None:
 # A: exit codes, signals, out-of-memory.
 
 
-async def test_a05_a_forced_stop_is_no_memory_trouble(host, spec):
-    seen = await host.provision(spec("sh", "-c", "trap '' TERM; sleep 600"), uid="a05")
-    await asyncio.sleep(1)  # until the trap is set
+async def test_a05_a_forced_stop_is_no_memory_trouble(host, one, spec):
+    seen = await host.provision(spec("sh", "-c", "trap '' TERM; echo on; sleep 600"), uid="a05")
+    async with asyncio.timeout(60):
+        while not (await one.service.output(seen.uid, "stdout", 0, 10)).data:
+            await asyncio.sleep(0.05)
     ended = await host.terminate(seen.uid)
     assert (ended.outcome.reason, ended.outcome.exit_code) == (reasons.CANCELLED, 137)
 

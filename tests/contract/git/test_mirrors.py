@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import os
+import shutil
 import ssl
 import subprocess
 from collections.abc import AsyncIterator
@@ -85,6 +86,30 @@ async def test_a_fetch_that_was_cut_off_is_completed(
     repo.commit({"f": "1"})
     with pytest.raises(errors.Refused, match="took longer"):
         await mirrors.path(near(repo), fresh=True, seconds=0.05)
+    path = Path(await mirrors.path(near(repo), fresh=True, seconds=SECONDS))
+    assert await reader.resolve(path, "main") == repo.git("rev-parse", "main")
+
+
+@pytest.mark.parametrize(
+    "kept", ["", "HEAD", "config", "HEAD config", "HEAD refs", "HEAD config objects", "config.lock"]
+)
+async def test_one_that_was_half_made_is_completed(
+    mirrors: Mirrors, reader: Reader, repo: Repo, kept: str
+) -> None:
+    """Git makes these one after the other; killed in between, some are there."""
+    repo.commit({"f": "1"})
+    path = Path(await mirrors.path(near(repo), fresh=True, seconds=SECONDS))
+    path.with_suffix(".fresh").unlink()
+    for found in path.iterdir():
+        if found.is_dir():
+            shutil.rmtree(found)
+            if found.name in kept.split():
+                found.mkdir(mode=0o700)
+                os.chown(found, spawn.USER, spawn.USER)
+        elif found.name not in kept.split():
+            found.unlink()
+    if "config.lock" in kept:
+        (path / "config.lock").touch()
     path = Path(await mirrors.path(near(repo), fresh=True, seconds=SECONDS))
     assert await reader.resolve(path, "main") == repo.git("rev-parse", "main")
 

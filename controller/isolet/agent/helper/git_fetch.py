@@ -92,10 +92,11 @@ def main() -> int:
     if url.startswith("file://"):
         url = f"file://{SOURCE}"
     git = ["git", "--git-dir", MIRROR]
-    if not os.path.exists(os.path.join(MIRROR, "HEAD")):
-        init = ["git", "init", "-q", "--bare", "--template=", MIRROR]
-        subprocess.run(init, env=env, check=True, stdout=subprocess.DEVNULL)
     _clear()
+    # Always: no single file tells that an earlier one was not killed half way, and it changes
+    # nothing where it was not (git-init(1)).
+    init = ["git", "init", "-q", "--bare", "--template=", MIRROR]
+    subprocess.run(init, env=env, check=True, stdout=subprocess.DEVNULL)
     fetch = [*git, "fetch", "-q", "--prune", "--no-tags", "--no-write-fetch-head", "--force"]
     done = subprocess.run(
         [*fetch, "--no-recurse-submodules", "--", url, *_REFS], env=env, check=False

@@ -322,18 +322,24 @@ PROBE = """
 import os, subprocess, sys, time
 def others():
     for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
-        words = open(f"/proc/{pid}/cmdline", "rb").read()
-        parent = int(open(f"/proc/{pid}/stat").read().rsplit(")", 1)[1].split()[1])
+        try:
+            words = open(f"/proc/{pid}/cmdline", "rb").read()
+            parent = int(open(f"/proc/{pid}/stat").read().rsplit(")", 1)[1].split()[1])
+        except (FileNotFoundError, ProcessLookupError):
+            continue
         if pid not in (1, program.pid):
             yield parent, words
 program = subprocess.Popen(sys.argv[1:], stdout=subprocess.PIPE)
 assert program.stdout.readline().endswith(b" started\\n")
-before = list(others())
+late = time.monotonic() + 20
+while len(before := list(others())) < 2 and time.monotonic() < late:
+    time.sleep(0.01)
 assert sorted(parent == 1 for parent, _ in before) == [False, True], before
 assert not any(parent == program.pid for parent, _ in before), before
-time.sleep(1.5)
-while (pid := os.waitpid(-1, os.WNOHANG)[0]) not in (0, program.pid):
-    pass
+while list(others()) and time.monotonic() < late:
+    time.sleep(0.05)
+    while (pid := os.waitpid(-1, os.WNOHANG)[0]) not in (0, program.pid):
+        pass
 assert not list(others())
 print("as wanted")
 """

@@ -54,15 +54,14 @@ def make(
 ) -> Plan:
     """The plan that goes with a view; see `publishing.make`."""
     new = compute(seen.object, view, seen.now)
-    differs = new != seen.object.status
-    write = differs and worth_from is not None and worth_from <= seen.now
-    times = [*looks, worth_from if differs else None]
-    return Plan(
-        actions=(*actions, *(_events(seen.object, new) if write else ())),
-        status=new,
-        write_status=write,
-        look_again_at=min((t for t in times if t is not None and t > seen.now), default=None),
-        flags=frozenset(flags),
+    return publishing.saying(
+        seen,
+        new,
+        lambda: _events(seen.object, new),
+        worth_from=worth_from,
+        actions=actions,
+        looks=looks,
+        flags=flags,
     )
 
 

@@ -4,7 +4,7 @@ The happy path has four writes in all, so a state that will be over in a moment 
 each picture comes with the time from which it is worth one.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from datetime import datetime
 
@@ -14,8 +14,8 @@ from isolet.api.conditions import Status
 from isolet.base import names
 from isolet.plan import hosted, status
 from isolet.plan.actions import Action, Emit, EventType, Flag, Plan
-from isolet.plan.model import Observed
-from isolet.plan.objects import Facts, Work
+from isolet.plan.model import CheckpointPass, Observed
+from isolet.plan.objects import AnyStatus, Facts, Work
 from isolet.plan.objects import Status as ObjectStatus
 from isolet.plan.status import Picture
 
@@ -54,11 +54,33 @@ def make(
     """
     picture = replace(picture, limit=hosted.deadline(seen))
     new = status.compute(seen.object, picture, seen.now)
+    return saying(
+        seen,
+        new,
+        lambda: _events(seen.object, new),
+        worth_from=worth_from,
+        actions=actions,
+        looks=looks,
+        flags=flags,
+    )
+
+
+def saying(
+    seen: Observed | CheckpointPass,
+    new: AnyStatus,
+    events: Callable[[], tuple[Action, ...]],
+    *,
+    worth_from: datetime | None,
+    actions: Iterable[Action],
+    looks: Iterable[datetime | None],
+    flags: Iterable[Flag],
+) -> Plan:
+    """The plan that says `new` once it differs and is worth a write; `events` go with the write."""
     differs = new != seen.object.status
     write = differs and worth_from is not None and worth_from <= seen.now
     times = [*looks, worth_from if differs else None]
     return Plan(
-        actions=(*actions, *(_events(seen.object, new) if write else ())),
+        actions=(*actions, *(events() if write else ())),
         status=new,
         write_status=write,
         look_again_at=min((t for t in times if t is not None and t > seen.now), default=None),

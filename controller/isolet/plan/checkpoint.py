@@ -41,7 +41,7 @@ class CheckpointFacts:
     host: SandboxRecord | None = None
     """The Execution's record; None once it is buried."""
     engine: Seen = Seen.UNKNOWN
-    """Whether the engine answered when it was asked for the sandbox; read only where one runs."""
+    """Whether the engine has the sandbox alive; read only where it was last known to run."""
     turn: bool = False
     """No command runs in the session, and none begins before this Checkpoint has ended."""
     readers: int = 0
@@ -98,8 +98,8 @@ def _cannot(host: SandboxRecord | None) -> str | None:
     if host.nothing_left or host.step is Step.DISPOSED:
         return "its Execution has ended and the workspace is gone"
     if host.outcome is None:
-        if host.stop is not None or host.removing:
-            return "its Execution is being ended"
+        if _is_being_ended(host) and host.spec.medium is Medium.MEMORY:
+            return "its Execution is being ended, and a Memory workspace goes with its sandbox"
         return None
     if host.container_id is None:
         return f"its Execution never ran ({host.outcome.reason})"
@@ -108,9 +108,19 @@ def _cannot(host: SandboxRecord | None) -> str | None:
     return None
 
 
+def _is_being_ended(host: SandboxRecord) -> bool:
+    return host.stop is not None or host.removing
+
+
 def _not_yet(facts: CheckpointFacts) -> Waiting | None:
     host = facts.host
     assert host is not None
+    if host.outcome is None and _is_being_ended(host):
+        # Its disk is not let go of while a Checkpoint waits for it: nothing is lost by waiting.
+        return Waiting(
+            reason=reasons.AWAITING_EXECUTION,
+            message="its Execution is being ended; its disk is taken as soon as it has ended",
+        )
     if host.outcome is None and host.step is not Step.RUNNING:
         return Waiting(reason=reasons.AWAITING_EXECUTION, message="its Execution does not run yet")
     if not facts.turn:
@@ -120,6 +130,12 @@ def _not_yet(facts: CheckpointFacts) -> Waiting | None:
     if is_frozen(facts) and facts.engine is Seen.UNKNOWN:
         return Waiting(
             reason=reasons.ENGINE_UNAVAILABLE, message="the node's engine does not answer"
+        )
+    if is_frozen(facts) and facts.engine is Seen.ABSENT:
+        # Each try would fail, and they are counted.
+        return Waiting(
+            reason=reasons.AWAITING_EXECUTION,
+            message="its sandbox has stopped; its workspace is taken once that is recorded",
         )
     return None
 

@@ -28,6 +28,7 @@ PART = CheckpointPart(execution_uid="host", execution_namespace="default", execu
 READY = Outcome(succeeded=True, reason=reasons.CHECKPOINT_READY, message="whole")
 FAILED = Outcome(succeeded=False, reason=reasons.CHECKPOINT_FAILED, message="no")
 DONE = Outcome(succeeded=True, reason=reasons.SUCCEEDED, message="exited with code 0")
+ENDING = Stop(reason=reasons.CANCELLED, message="x")
 DISK = a_spec(medium=Medium.DISK)
 
 
@@ -81,6 +82,10 @@ TABLE = {
         record(), facts(host(Step.DISPATCHED)), waits(reasons.AWAITING_EXECUTION)),
     "a silent engine means wait": (
         record(), facts(engine=Seen.UNKNOWN), waits(reasons.ENGINE_UNAVAILABLE)),
+    "a sandbox that has stopped is not tried in vain": (
+        record(), facts(engine=Seen.ABSENT), waits(reasons.AWAITING_EXECUTION)),
+    "one that stood still when it stopped is let go of first": (
+        record(Step.DISPATCHED), facts(engine=Seen.ABSENT), actions(Thaw())),
     "without its Execution it fails": (
         record(), CheckpointFacts(turn=True), fails("is gone")),
     "an ended session in memory has nothing left": (
@@ -89,9 +94,16 @@ TABLE = {
         record(), facts(ended_host(step=Step.DISPOSED, nothing_left=True)), fails("is gone")),
     "one that never ran has nothing": (
         record(), facts(ended_host(container_id=None)), fails("never ran")),
-    "one that is being ended is not held up": (
-        record(), facts(host(stop=Stop(reason=reasons.CANCELLED, message="x"))),
-        fails("being ended")),
+    "a session in memory that is being ended is not held up": (
+        record(), facts(host(spec=a_spec(program=""), stop=ENDING)), fails("being ended")),
+    "nor one that is removed": (
+        record(), facts(host(spec=a_spec(program=""), removing=True)), fails("being ended")),
+    "a disk is taken once its session has ended": (
+        record(), facts(host(stop=ENDING)), waits(reasons.AWAITING_EXECUTION)),
+    "also if that is removed": (
+        record(), facts(host(removing=True)), waits(reasons.AWAITING_EXECUTION)),
+    "one that ended before it ran has nothing": (
+        record(), facts(ended_host(stop=ENDING, container_id=None)), fails("never ran")),
     "it is not begun for ever": (
         record(checkpoint=replace(PART, attempts=MOST_ATTEMPTS)), facts(), fails("cut off")),
     "a removal before it was taken": (

@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from isolet.agent.engine.base import Status
 from isolet.agent.service.context import Context
 from isolet.agent.service.take import CannotBeTaken, Taker
 from isolet.agent.service.turns import Turns
@@ -87,12 +88,13 @@ class CheckpointDriver:
 
     async def _engine_answers(self, host: SandboxRecord) -> Seen:
         try:
-            await self._context.engine.inspect(host.container_name)
+            seen = await self._context.engine.inspect(host.container_name)
         except errors.NotFound:
             return Seen.ABSENT
         except errors.Unavailable:
             return Seen.UNKNOWN
-        return Seen.PRESENT
+        alive = seen.status in (Status.RUNNING, Status.PAUSED)
+        return Seen.PRESENT if alive else Seen.ABSENT
 
     async def _process_runs_in(self, uid: str) -> bool:
         return any(

@@ -43,7 +43,7 @@ def cluster(*arguments: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def eventually(what: str, reached: Callable[[], Any], seconds: float = 30) -> Any:
+def eventually(what: str, reached: Callable[[], Any], seconds: float = 60) -> Any:
     """Look again and again until it is so; returns what was found."""
     deadline = time.monotonic() + seconds
     while True:

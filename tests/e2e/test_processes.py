@@ -14,11 +14,11 @@ from tests.e2e.world import ROOT, World, a_process, a_template, condition
 TAIL = {"statusTailBytes": 1024}
 
 
-def ended(world: World, name: str, seconds: float = 60) -> dict:
+def ended(world: World, name: str, seconds: float = 90) -> dict:
     return world.finished(name, seconds, kind="process")
 
 
-def started(world: World, name: str, seconds: float = 60) -> dict:
+def started(world: World, name: str, seconds: float = 90) -> dict:
     return world.until(
         "process", name, lambda o: o and o.get("status", {}).get("startTime"), seconds
     )

@@ -78,7 +78,7 @@ class World:
         self.apply(a_process(name, **spec))
 
     def until(
-        self, kind: str, name: str, reached: Callable[[Object | None], Any], seconds: float = 60
+        self, kind: str, name: str, reached: Callable[[Object | None], Any], seconds: float = 90
     ) -> Object:
         """Wait until the object is as asked; returns it."""
         deadline = time.monotonic() + seconds
@@ -91,17 +91,17 @@ class World:
                 raise AssertionError(f"{kind}/{name} is not as awaited after {seconds} s: {shown}")
             time.sleep(0.1)
 
-    def finished(self, name: str, seconds: float = 60, kind: str = "execution") -> Object:
+    def finished(self, name: str, seconds: float = 90, kind: str = "execution") -> Object:
         """Wait for the end of an Execution, or of another kind; returns its status."""
         return self.until(kind, name, is_finished, seconds)["status"]
 
-    def running(self, name: str, seconds: float = 60) -> Object:
+    def running(self, name: str, seconds: float = 90) -> Object:
         """Wait until an Execution runs; returns the object."""
         return self.until(
             "execution", name, lambda o: o and o.get("status", {}).get("startTime"), seconds
         )
 
-    def gone(self, kind: str, name: str, seconds: float = 60) -> None:
+    def gone(self, kind: str, name: str, seconds: float = 90) -> None:
         """Wait until there is no such object."""
         self.until(kind, name, lambda o: o is None, seconds)
 

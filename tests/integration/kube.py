@@ -184,7 +184,7 @@ class Kube:
             self.delete("Namespace", name)
 
 
-def eventually(check: Callable[[], bool], what: str, seconds: float = 20) -> None:
+def eventually(check: Callable[[], bool], what: str, seconds: float = 60) -> None:
     """Waits until something is so; caches of the API server lag behind writes."""
     end = time.monotonic() + seconds
     while not check():

@@ -1,5 +1,4 @@
 import asyncio
-import time
 
 import pytest
 
@@ -16,9 +15,8 @@ async def test_a_hung_call_ends_in_time_and_holds_up_no_other(faulty):
     faulty.hang("inspect")
     hung = asyncio.create_task(faulty.engine.inspect(stuck))
     await asyncio.sleep(0.02)
-    started = time.monotonic()
     await asyncio.gather(*(faulty.engine.inspect(other) for other in others))
-    assert time.monotonic() - started < 1
+    assert not hung.done()
     with pytest.raises(errors.Unavailable) as raised:
         async with asyncio.timeout(60):
             await hung

@@ -63,14 +63,14 @@ class Process:
 
     def wait_ended(self, name: str) -> deadlines.Ended:
         """Its journal line comes after the engine's word, so wait a little for it."""
-        until = real.boottime() + 3
+        until = real.boottime() + 30
         while (found := self.ended(name)) is None or not found.confirmed:
             assert real.boottime() < until, found
             time.sleep(0.05)
         return found
 
     def wait_alive(self) -> None:
-        until = real.boottime() + 5
+        until = real.boottime() + 30
         while not watchdog.is_alive(self.journal):
             assert real.boottime() < until, "did not start"
             time.sleep(0.05)
@@ -94,9 +94,7 @@ def test_a_hostile_tenant_does_not_outlive_its_deadline(
     container = daemon.run(name, ["/bin/sh", "-c", HOSTILE[case]])
     entry = real.entry(daemon, container, name, 3.0)
     dog.want(entry)
-    time.sleep(2.5)
-    assert daemon.state(container)["Running"]
-    dead = daemon.wait_dead(container, 10)
+    dead = daemon.wait_dead(container, 20)
     assert entry.deadline_boottime <= dead <= entry.deadline_boottime + WITHIN_SECONDS
     ended = dog.wait_ended(name)
     assert (ended.how, ended.container_id) == ("engine", container)

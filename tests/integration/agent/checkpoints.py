@@ -24,7 +24,7 @@ async def ended(service: Service, uid: str, seconds: float = 60) -> CheckpointOb
             await asyncio.sleep(0.02)
 
 
-async def gone(service: Service, uid: str, seconds: float = 30) -> CheckpointObserved:
+async def gone(service: Service, uid: str, seconds: float = 60) -> CheckpointObserved:
     """The Checkpoint once its record is gone too."""
     seen = await service.remove_checkpoint(uid, None)
     async with asyncio.timeout(seconds):

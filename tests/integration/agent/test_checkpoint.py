@@ -102,7 +102,7 @@ async def test_a_manifest_holds_no_value_and_no_name_of_a_file(node, host, spec)
     env = (EnvVar(name="GREETING", value=planted),)
     what = spec("sh", "-c", "echo x >named-4712; sleep 60", medium=Medium.DISK, env=env)
     seen = await host.provision(what)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not (taken := await host.checkpoint(seen.uid)).manifest.size_bytes:
             await host.delete_checkpoint(taken.uid)
     folder = node.root / "state" / "checkpoints" / "whole" / taken.uid

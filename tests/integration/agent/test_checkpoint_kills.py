@@ -137,7 +137,7 @@ async def goes_on(killable: Killable, uid: str) -> None:
     """The background process of the session runs, and nothing is paused."""
     assert not killable.container(uid)["State"]["Paused"]
     before = await says(killable, uid, "wc -c </tmp/ticks")
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while await says(killable, uid, "wc -c </tmp/ticks") == before:
             await asyncio.sleep(0.05)
 
@@ -209,7 +209,7 @@ async def test_a_restore_survives_at(
             await asyncio.sleep(0.05)
     container = names.container_name(killable.agent.installation, again)
     look = "cd /workspace; wc -c <d/big; cat e began; find . | wc -l"
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while b"small\n" not in (
             found := killable.witness.docker("exec", container, "sh", "-c", look).encode()
         ) or not found.endswith(b"6"):

@@ -95,7 +95,7 @@ async def test_a_command_and_a_checkpoint_wait_for_each_other(node, host, spec):
     )
     await asyncio.sleep(0.7)
     await node.service.put_checkpoint(checkpoints.wanted("c", uid), None)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while (seen := await node.service.get_checkpoint("c")).waiting is None:
             await asyncio.sleep(0.02)
     assert (seen.outcome, seen.waiting.reason) == (None, reasons.AWAITING_TURN)
@@ -365,7 +365,7 @@ async def test_it_is_not_removed_while_it_is_read(node, host, spec):
     folders = node.service._context.checkpoints
     with folders.reading("c"):
         await node.service.remove_checkpoint("c", None)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while (seen := await node.service.get_checkpoint("c")).waiting is None:
                 await asyncio.sleep(0.02)
         assert (seen.waiting.reason, seen.readers) == (reasons.CHECKPOINT_IN_USE, 1)

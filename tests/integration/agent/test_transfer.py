@@ -215,7 +215,7 @@ async def test_a_copy_is_not_removed_under_its_reader(pair: Pair, spec) -> None:
     await anext(stream)
     assert (await service.get_checkpoint(seen.uid)).readers == 1
     await service.remove_checkpoint(seen.uid, None)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while (waiting := (await service.get_checkpoint(seen.uid)).waiting) is None:
             await asyncio.sleep(0.05)
     assert waiting.reason == reasons.CHECKPOINT_IN_USE

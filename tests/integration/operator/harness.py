@@ -107,7 +107,7 @@ class World:
         kind: str = "Execution",
         reason: str | None = None,
         saying: str = "",
-        seconds: float = 15,
+        seconds: float = 60,
     ) -> dict[str, Any]:
         last: Any = None
         end = time.monotonic() + seconds
@@ -129,7 +129,7 @@ class World:
         *,
         uid: str | None = None,
         kind: str = "Execution",
-        seconds: float = 15,
+        seconds: float = 60,
     ) -> None:
         async def gone() -> bool:
             obj = await self.get(name, kind)
@@ -206,7 +206,7 @@ class World:
     async def leader(self, **changes: Any):
         """An operator, once it leads."""
         async with self.operator(**changes) as operator:
-            await until(lambda: operator.bells.leading, "leading", 15)
+            await until(lambda: operator.bells.leading, "leading", 60)
             yield operator
 
     async def close(self) -> None:
@@ -222,7 +222,7 @@ class World:
                 await self.call("delete", kind, name, self.namespace)
 
 
-async def until(holds: Any, what: str, seconds: float = 15) -> None:
+async def until(holds: Any, what: str, seconds: float = 60) -> None:
     """Wait until something is so; `holds` may be a coroutine function."""
     end = time.monotonic() + seconds
     while True:

@@ -80,7 +80,7 @@ class OperatorProcess:
         if self.alive:
             self.process.send_signal(number)
 
-    async def ended(self, seconds: float = 30) -> int:
+    async def ended(self, seconds: float = 60) -> int:
         await until(lambda: not self.alive, f"{self.identity} ended", seconds)
         return int(self.process.returncode)
 
@@ -128,7 +128,7 @@ def trap(step: str, file: Path, action: str) -> dict[str, str]:
     return {steps.ENV_AT: step, steps.ENV_ACTION: action, steps.ENV_FILE: str(file)}
 
 
-async def struck(file: Path, step: str, seconds: float = 30) -> None:
+async def struck(file: Path, step: str, seconds: float = 60) -> None:
     """Wait until a process has reached its trap."""
     await until(lambda: file.exists() and step in file.read_text().splitlines(), step, seconds)
     await asyncio.sleep(0.1)

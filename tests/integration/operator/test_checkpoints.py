@@ -152,7 +152,7 @@ async def test_what_waits_for_its_checkpoint_starts_when_that_is_ready(world: Wo
         await world.until_condition("Scheduled", "False", "copy", reason="AwaitingCheckpoint")
         await a_session(world)
         await saved(world)
-        await until(lambda: copy in agent.live, "restored", 5)
+        await until(lambda: copy in agent.live, "restored", 60)
 
 
 async def drained(world: World, name: str) -> None:
@@ -197,7 +197,7 @@ async def test_a_grant_that_has_expired_is_renewed(world: World, monkeypatch) ->
         target = await world.add_node("b")
         target.grants_hold = False
         copy = await world.create("copy", **RESTORE)
-        await until(lambda: len(target.sources) >= 2, "told anew", 20)
+        await until(lambda: len(target.sources) >= 2, "told anew", 60)
         assert copy not in target.live
         target.grants_hold = True
         await until(lambda: copy in target.live, "restored at last")
@@ -220,7 +220,7 @@ async def test_nothing_is_bound_where_the_content_cannot_be_had(world: World) ->
         assert f"{source.name} (does not answer)" in told["message"]
         assert "nodeName" not in (await world.get("copy"))["spec"]
         await source.return_()
-        await until(lambda: any(copy in a.live for a in (source, target)), "restored", 10)
+        await until(lambda: any(copy in a.live for a in (source, target)), "restored", 60)
 
 
 async def test_a_checkpoint_is_not_deleted_under_a_restore(world: World) -> None:
@@ -302,7 +302,7 @@ async def test_a_copy_whose_object_is_gone_is_removed(world: World, monkeypatch)
         await world.patch({"metadata": {"finalizers": []}}, "saved", KIND)
         await world.until_gone("saved", kind=KIND)
         await agent.return_()
-        await until(lambda: agent.records[uid].nothing_left, "the orphan removed", 20)
+        await until(lambda: agent.records[uid].nothing_left, "the orphan removed", 60)
         left = [r for r in agent.records.values() if r.name == "kept"]
         assert left[0].on_node
 

@@ -66,7 +66,7 @@ async def test_delete_after_the_node_was_deleted_leaves_a_tombstone(world: World
         # The node comes back: what was given up is removed there.
         await agent.return_()
         await world.add_node()
-        await until(lambda: ("remove", uid) in agent.calls, "removed on its return", 20)
+        await until(lambda: ("remove", uid) in agent.calls, "removed on its return", 60)
         await until(lambda: uid not in agent.live, "gone")
 
 

@@ -63,7 +63,7 @@ async def test_410_in_the_watch_and_deletions_in_its_gap(world: World, proxy: Pr
         proxy.cut()
         await asyncio.sleep(1)
         proxy.gone, proxy.swallow = False, set()
-        await until(lambda: not _knows(operator, "unseen"), "the re-list finds the deletion", 20)
+        await until(lambda: not _knows(operator, "unseen"), "the re-list finds the deletion", 60)
         await world.delete()
         await world.until_gone(seconds=20)
     assert world.exits == []
@@ -83,13 +83,13 @@ async def test_a_watch_that_died_in_silence_is_repaired_and_told(
         assert operator.unhealthy() == []
         proxy.swallow = {"ADDED", "MODIFIED", "DELETED"}
         uid = await world.create()
-        await until(lambda: uid in agent.live, "found by the re-list", 20)
+        await until(lambda: uid in agent.live, "found by the re-list", 60)
         told = "the watch of Execution has stalled"
-        await until(lambda: told in operator.unhealthy(), "liveness fails", 20)
+        await until(lambda: told in operator.unhealthy(), "liveness fails", 60)
         proxy.swallow = set()
         proxy.cut()
         await world.patch({"metadata": {"labels": {"a": "b"}}})
-        await until(lambda: not operator.unhealthy(), "well again", 20)
+        await until(lambda: not operator.unhealthy(), "well again", 60)
 
 
 async def test_lost_answers_and_errors_double_nothing(world: World, proxy: Proxy) -> None:
@@ -100,7 +100,7 @@ async def test_lost_answers_and_errors_double_nothing(world: World, proxy: Proxy
             proxy.lose_answer = ["PATCH"]
             proxy.fail_next = [("PATCH", 500), ("GET", 503)][: i % 3]
             uid = await world.create(f"x{i}")
-            await until(lambda uid=uid: uid in agent.live, "running", 25)
+            await until(lambda uid=uid: uid in agent.live, "running", 60)
             proxy.lose_answer = ["PATCH"]
             await agent.end(uid)
             await world.until_condition("Succeeded", "True", f"x{i}", seconds=25)
@@ -125,7 +125,7 @@ async def test_status_conflicts(world: World) -> None:
                 await asyncio.sleep(0.01)
 
         meddling = asyncio.create_task(meddle())
-        await until(lambda: uid in agent.live, "running", 30)
+        await until(lambda: uid in agent.live, "running", 60)
         await agent.end(uid)
         await world.until_condition("Succeeded", "True", seconds=30)
         stop.set()
@@ -144,7 +144,7 @@ async def test_a_long_outage_of_the_api_server(world: World, proxy: Proxy) -> No
         await until(lambda: uid in agent.live, "running")
         proxy.blocked = True
         proxy.cut()
-        await until(lambda: world.exits, "told to end", 30)
+        await until(lambda: world.exits, "told to end", 60)
         proxy.blocked = False
     assert "renewed" in world.exits[0]
     await agent.end(uid)

@@ -38,16 +38,16 @@ async def test_a_killed_leader_is_replaced_and_nothing_doubles(world, folder, st
     async with served(world, folder) as add:
         agent = await add("a")
         first = start()
-        await until(first.led, "the first leads", 30)
+        await until(first.led, "the first leads", 60)
         second = start()
         uid = await world.create()
-        await until(lambda: uid in agent.live, "running", 30)
+        await until(lambda: uid in agent.live, "running", 60)
         first.send(signal.SIGKILL)
-        await until(second.led, "the second leads", 30)
+        await until(second.led, "the second leads", 60)
         await agent.end(uid)
         await world.until_condition("Succeeded", "True", seconds=30)
         other = await world.create("other")
-        await until(lambda: other in agent.live, "running", 30)
+        await until(lambda: other in agent.live, "running", 60)
         assert agent.starts == [uid, other]
         assert max(agent.fences.values()) == 2
         second.send(signal.SIGTERM)
@@ -56,14 +56,14 @@ async def test_a_killed_leader_is_replaced_and_nothing_doubles(world, folder, st
 
 async def test_sigterm_hands_the_lease_over_at_once(world, folder, start) -> None:
     first = start()
-    await until(first.led, "the first leads", 30)
+    await until(first.led, "the first leads", 60)
     second = start()
-    await until(lambda: any(e["msg"] == "started" for e in second.entries()), "standing by", 30)
+    await until(lambda: any(e["msg"] == "started" for e in second.entries()), "standing by", 60)
     await asyncio.sleep(1)
     first.send(signal.SIGTERM)
     assert await first.ended() == 0
     began = asyncio.get_running_loop().time()
-    await until(second.led, "the second leads", 30)
+    await until(second.led, "the second leads", 60)
     assert asyncio.get_running_loop().time() - began < 2.5, "the lease was not waited out"
 
 
@@ -79,19 +79,19 @@ async def test_a_leader_frozen_past_its_lease_and_woken_writes_nothing(
         agent = await add("a")
         noted = folder / "noted"
         old = start(**trap(effect.before, noted, "stop"))
-        await until(old.led, "leading", 30)
+        await until(old.led, "leading", 60)
         uid = await world.create()
         if effect in (Effect.STATUS, Effect.AGENT_REMOVE, Effect.RELEASE):
-            await until(lambda: uid in agent.live, "running", 30)
+            await until(lambda: uid in agent.live, "running", 60)
         if effect in (Effect.AGENT_REMOVE, Effect.RELEASE):
             await world.delete()
         await struck(noted, effect.before)
         new = start()
-        await until(new.led, "the new one leads", 30)
+        await until(new.led, "the new one leads", 60)
         if effect in (Effect.AGENT_REMOVE, Effect.RELEASE):
             await world.until_gone(seconds=30)
         else:
-            await until(lambda: uid in agent.live, "running", 30)
+            await until(lambda: uid in agent.live, "running", 60)
             await agent.end(uid)
             await world.until_condition("Succeeded", "True", seconds=30)
         version = ((await world.get()) or {}).get("metadata", {}).get("resourceVersion")

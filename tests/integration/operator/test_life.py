@@ -105,7 +105,7 @@ async def test_what_waits_for_room_runs_when_there_is_some(world: World) -> None
         assert len(agent.puts) == 1
         await agent.end(first)
         await agent.account_changes()
-        await until(lambda: len(agent.starts) == 2, "the second runs", 10)
+        await until(lambda: len(agent.starts) == 2, "the second runs", 60)
 
 
 async def test_an_image_that_no_node_has_fails_in_seconds(world: World) -> None:
@@ -159,7 +159,7 @@ async def test_values_of_secrets_go_to_the_agent_and_nowhere_else(world: World, 
         await world.call("create", {**secret, "stringData": {"password": canary}}, world.namespace)
         config = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "modes"}}
         await world.call("create", {**config, "data": {"mode": "fast"}}, world.namespace)
-        await until(lambda: uid in agent.live, "running", 25)
+        await until(lambda: uid in agent.live, "running", 60)
         (put,) = agent.puts
         assert {v.name: (v.value, v.secret) for v in put.spec.env} == {
             "LOGIN": (canary.encode(), True),

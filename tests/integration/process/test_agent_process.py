@@ -167,7 +167,7 @@ def wanted(uid: str, what: ExecutionSpec, seconds: int = 120) -> ExecutionWanted
 async def until(
     client: HTTPAgent, uid: str, reached: Callable[[ExecutionObserved], bool]
 ) -> ExecutionObserved:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while True:
             with contextlib.suppress(errors.Unavailable):
                 seen = await client.get(uid)
@@ -276,7 +276,7 @@ async def test_term_leaves_sandboxes_and_the_watchdog(agent: Agent, local: HTTPA
     await until(local, "stays", running)
     began = time.monotonic()
     assert agent.end() == 0
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 30  # The grace of a Pod.
     assert watchdog.is_alive(agent.run / "watchdog.jsonl")
     assert not (agent.run / "agent.sock").exists()
     agent.start()

@@ -136,7 +136,7 @@ class Bench:
 
     async def prints(self, operation: str, wanted: bytes) -> None:
         """Wait until it has printed this, and nothing else."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while (await self.runner.read_output("acme", operation)).stdout != wanted:
                 await asyncio.sleep(0.05)
 

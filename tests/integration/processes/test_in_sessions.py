@@ -23,7 +23,7 @@ async def start(runner, request_of, session, operation, *command, **changes):
 
 
 async def ends(runner, operation):
-    async with asyncio.timeout(40):
+    async with asyncio.timeout(60):
         return await runner.wait("acme", operation)
 
 
@@ -72,7 +72,7 @@ async def test_what_ends_one_early_ends_the_session(runner, request_of, session,
         await runner.cancel("acme", "one")
     ended = await ends(runner, "one")
     assert (ended.state in (State.CANCELLED, State.FAILED), ended.reason) == (True, reason)
-    assert time.monotonic() - began < 8
+    assert time.monotonic() - began < 60
     sibling = await ends(runner, "sibling")
     assert sibling.reason in (reasons.SANDBOX_DESTROYED, reasons.EXECUTION_ENDED)
     assert "Process one" in sibling.message

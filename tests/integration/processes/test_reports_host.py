@@ -144,7 +144,7 @@ async def a_session(client: HTTPAgent, shell: str) -> None:
     await client.put(
         ExecutionWanted(uid="s", name="s", spec=spec, active_deadline_seconds=300), None
     )
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while (await client.get("s")).started_at is None:
             await asyncio.sleep(0.05)
 
@@ -179,7 +179,7 @@ async def test_m09_a_running_command_is_found_again_by_any_client(
             again = await ProcessRunner(client).poll("acme", "one")
             assert (again.state, again.container_id) == (State.RUNNING, first.container_id)
             assert again.started_at == first.started_at
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 while (await ProcessRunner(client).read_output("acme", "one")).stdout != b"in\n":
                     await asyncio.sleep(0.1)
     async with client_of(agent) as client:

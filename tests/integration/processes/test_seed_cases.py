@@ -346,7 +346,7 @@ async def test_case_27_a_cancel_waits_for_the_engines_word(proxied, request_of):
     await runner.start(request_of("sleep", "60"))
     await upstream.stop()
     await runner.cancel("acme", "one")
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while (seen := await runner.poll("acme", "one")).reason != reasons.ENGINE_UNAVAILABLE:
             await asyncio.sleep(0.1)
     assert seen.state is State.CANCEL_REQUESTED
@@ -365,7 +365,7 @@ async def test_case_28_alive_after_the_kill_is_said(runner, request_of, node, mo
         patched.setattr(engine, "kill", nothing)
         patched.setattr(engine, "stop", nothing)
         await runner.cancel("acme", "one")
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while (seen := await runner.poll("acme", "one")).reason != reasons.CANCEL_UNVERIFIED:
                 await asyncio.sleep(0.1)
         assert seen.state is State.CANCEL_REQUESTED
@@ -399,7 +399,7 @@ async def test_case_30_the_deadline_fires(runner, request_of):
     assert started.durable_timeout
     ended = await runner.wait("acme", "one")
     assert (ended.state, ended.reason) == (State.CANCELLED, reasons.DEADLINE_EXCEEDED)
-    assert abs((ended.updated_at - deadline).total_seconds()) < 3
+    assert 0 <= (ended.updated_at - deadline).total_seconds() < 5
     assert (await runner.read_output("acme", "one")).stdout == b"on\n"
 
 
@@ -466,7 +466,7 @@ async def test_case_34_a_fifo_or_a_device_on_the_disk_is_rejected_at_once(runner
         for change in (f"mknod {path} {kind}", f"set_inode_field {path} mode 0{mode:o}"):
             debugfs(loop, change)
     for path in SPECIAL:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             with pytest.raises(errors.Refused) as caught:
                 await runner.read_artifact("acme", "one", path)
         assert caught.value.reason == reasons.ARTIFACT_REJECTED, path
@@ -674,12 +674,12 @@ def command_lines() -> list[bytes]:
 
 
 async def until(reached) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not reached():
             await asyncio.sleep(0.05)
 
 
 async def until_output(runner: ProcessRunner, wanted: bytes) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while (await runner.read_output("acme", "one")).stdout != wanted:
             await asyncio.sleep(0.05)

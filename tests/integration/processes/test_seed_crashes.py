@@ -76,7 +76,7 @@ class Host:
         self.trap.write_text(step.value)
 
     async def is_dead(self) -> None:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while self.agent.process is not None and self.agent.process.poll() is None:
                 await asyncio.sleep(0.02)
         self.agent.process = None
@@ -165,7 +165,7 @@ async def test_a_process_in_a_session_survives_at(killable: Host, request_of, sh
     spec = ExecutionSpec(image=shell, resources=LIMITS)
     wanted = ExecutionWanted(uid="s", name="s", spec=spec, active_deadline_seconds=300)
     await client.put(wanted, None)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while (await client.get("s")).started_at is None:
             await asyncio.sleep(0.05)
     script = "echo ran >> /workspace/ran; cat; sleep 1.5; echo done; exit 5"
@@ -196,17 +196,17 @@ async def test_a_cancel_survives_at(killable: Host, request_of, step):
 async def test_case_31_a_deadline_holds_without_the_host(killable: Host, request_of):
     deadline = in_seconds(5)
     await killable.runner.start(request_of("sh", "-c", "echo on; sleep 90", deadline_at=deadline))
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while (await killable.runner.read_output("acme", "one")).stdout != b"on\n":
             await asyncio.sleep(0.05)
     killable.agent.end(signal.SIGKILL)
     name = names.container_name(killable.agent.installation, uid_of("acme", "one"))
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while killable.witness.inspect(name)["State"]["Running"]:
             await asyncio.sleep(0.1)
     assert time.time() - deadline.timestamp() < 5
     await killable.comes_back()
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         ended = await killable.runner.wait("acme", "one")
     assert (ended.state, ended.reason) == (State.CANCELLED, reasons.DEADLINE_EXCEEDED)
     assert (await killable.runner.read_output("acme", "one")).stdout == b"on\n"
@@ -218,7 +218,7 @@ async def test_a_deadline_in_a_session_holds_without_the_host(killable: Host, re
     spec = ExecutionSpec(image=shell, resources=LIMITS)
     wanted = ExecutionWanted(uid="s", name="s", spec=spec, active_deadline_seconds=300)
     await client.put(wanted, None)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while (await client.get("s")).started_at is None:
             await asyncio.sleep(0.05)
     await killable.runner.start(request_of("sleep", "90", execution_uid="s", timeout_seconds=4))
@@ -227,7 +227,7 @@ async def test_a_deadline_in_a_session_holds_without_the_host(killable: Host, re
     killable.agent.end(signal.SIGKILL)
     await asyncio.sleep(7)
     await killable.comes_back()
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         ended = await killable.runner.wait("acme", "one")
         other = await killable.runner.wait("acme", "two")
     assert (ended.state, ended.reason) == (State.CANCELLED, reasons.DEADLINE_EXCEEDED)

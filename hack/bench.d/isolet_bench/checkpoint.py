@@ -3,6 +3,10 @@
 The floor is `cp -a` of the workspace's own files, from the disk as the engine has it mounted to the
 file system on which the agent keeps copies, and a sync of that. Both read what was just written, so
 from the page cache, and they take turns.
+
+More floors are shown for a restore: `cp -a` of that copy to a new disk of the same kind (ext4 on a
+loop device), without and with its unmounting, which writes it out; and the start of a session that
+has nothing to load. The target is beside the first floor, and the whole restore counts.
 """
 
 from __future__ import annotations
@@ -14,6 +18,8 @@ import shutil
 import subprocess
 import time
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from isolet.agent.host import ExecutionHost
@@ -27,6 +33,15 @@ from .report import Report, Table, Target, median
 
 MIB = 1 << 20
 TIMES = 2
+SHOWN = (
+    "cp",
+    "cp and sync",
+    "cp to a new disk",
+    "the same, unmounted",
+    "start of a session",
+    "checkpoint",
+    "restore",
+)
 SECONDS = 900
 
 FEW = "for i in $(seq {count}); do head -c {size} /dev/zero | tr '\\0' $((i % 10)) >f$i; done"
@@ -74,14 +89,14 @@ async def _measure(
         if done.exit_code:
             raise ClusterError(f"the workspace could not be filled: {done.stderr!r}")
         files = _mountpoint(place, uid)
-        runs = [await _round(place, host, uid, files) for _ in range(options.n)]
+        runs = [await _round(place, host, uid, files, options) for _ in range(options.n)]
     finally:
         await host.reclaim(uid)
         await agent.close()
     size = runs[0]["bytes"]
     table = report.table(f"{title}, {size / MIB:.0f} MiB, n={options.n}", "", "s", "MB/s", "x cp")
     floor = median([each["cp"] for each in runs])
-    for what in ("cp", "cp and sync", "checkpoint", "restore"):
+    for what in SHOWN:
         _row(table, what, median([each[what] for each in runs]), size, floor)
     report.numbers[kind] = runs
     for what in ("checkpoint", "restore"):
@@ -93,9 +108,17 @@ def _row(table: Table, what: str, seconds: float, size: float, floor: float) -> 
     table.add(what, f"{seconds:.2f}", f"{size / seconds / 1e6:.0f}", f"{seconds / floor:.2f}")
 
 
-async def _round(place: Place, host: ExecutionHost, uid: str, files: Path) -> dict[str, float]:
+async def _round(
+    place: Place, host: ExecutionHost, uid: str, files: Path, options: argparse.Namespace
+) -> dict[str, float]:
     """One of each."""
-    copy, synced = await asyncio.to_thread(_copied, files, place)
+    floors = await asyncio.to_thread(_copied, files, place, _disk_bytes(options))
+    began = time.monotonic()
+    empty = await host.provision(
+        _spec(place, options), uid=f"bench-{uuid.uuid4()}", deadline_seconds=3600
+    )
+    started = time.monotonic() - began
+    await host.reclaim(empty.uid)
     began = time.monotonic()
     seen = await host.checkpoint(uid, timeout_seconds=SECONDS)
     taken = time.monotonic() - began
@@ -107,22 +130,57 @@ async def _round(place: Place, host: ExecutionHost, uid: str, files: Path) -> di
     await host.delete_checkpoint(seen.uid)
     return {
         "bytes": seen.manifest.size_bytes,
-        "cp": copy,
-        "cp and sync": synced,
+        **floors,
+        "start of a session": started,
         "checkpoint": taken,
         "restore": restored,
     }
 
 
-def _copied(files: Path, place: Place) -> tuple[float, float]:
-    target = place.stack.agent_folder("node-0") / "bench-copy"
-    began = time.monotonic()
-    subprocess.run(["cp", "-a", str(files), str(target)], check=True)
-    copied = time.monotonic() - began
-    subprocess.run(["sync", "-f", str(target)], check=True)
-    synced = time.monotonic() - began
-    shutil.rmtree(target)
-    return copied, synced
+def _copied(files: Path, place: Place, disk_bytes: int) -> dict[str, float]:
+    """The floors of copying, in seconds."""
+    folder = place.stack.agent_folder("node-0")
+    target = folder / "bench-copy"
+    found = {}
+    try:
+        began = time.monotonic()
+        _call("cp", "-a", str(files), str(target))
+        found["cp"] = time.monotonic() - began
+        _call("sync", "-f", str(target))
+        found["cp and sync"] = time.monotonic() - began
+        with _disk(folder / "bench-disk", disk_bytes) as point:
+            began = time.monotonic()
+            _call("cp", "-a", str(target), str(point))
+            found["cp to a new disk"] = time.monotonic() - began
+            _call("umount", str(point))
+            found["the same, unmounted"] = time.monotonic() - began
+    finally:
+        shutil.rmtree(target, ignore_errors=True)
+    return found
+
+
+@contextmanager
+def _disk(folder: Path, size: int) -> Iterator[Path]:
+    """A disk like those of workspaces, mounted; who uses it unmounts it."""
+    image, point = folder / "image", folder / "mounted"
+    point.mkdir(parents=True)
+    try:
+        _call("fallocate", "-l", str(size), str(image))
+        _call("mkfs.ext4", "-q", "-m0", "-O", "^has_journal", "-E", "nodiscard", str(image))
+        attach = ("losetup", "--direct-io=on", "--find", "--show", str(image))
+        device = subprocess.run(attach, check=True, capture_output=True, text=True).stdout.strip()
+        try:
+            _call("mount", "-t", "ext4", device, str(point))
+            yield point
+        finally:
+            subprocess.run(["umount", str(point)], check=False, stderr=subprocess.DEVNULL)
+            _call("losetup", "--detach", device)
+    finally:
+        shutil.rmtree(folder)
+
+
+def _call(*argv: str) -> None:
+    subprocess.run(argv, check=True)
 
 
 def _mountpoint(place: Place, uid: str) -> Path:
@@ -134,11 +192,15 @@ def _mountpoint(place: Place, uid: str) -> Path:
     raise ClusterError("the session has no volume")
 
 
+def _disk_bytes(options: argparse.Namespace) -> int:
+    return max(2 * options.mib * MIB, options.files * 20_000)
+
+
 def _spec(place: Place, options: argparse.Namespace) -> ExecutionSpec:
     resources = Resources(
         cpu_millis=1000,
         memory_bytes=256 * MIB,
-        workspace_bytes=max(2 * options.mib * MIB, options.files * 20_000),
+        workspace_bytes=_disk_bytes(options),
         tmp_bytes=4 * MIB,
         shm_bytes=MIB,
         pids=64,

@@ -61,6 +61,27 @@ async def test_a_disk_is_whole_empty_and_its_owners(disks: DiskWorkspaces, tmp_p
     await commands.run(["e2fsck", "-fn", str(_image(tmp_path))], timeout=30)
 
 
+async def test_no_page_of_a_disk_is_kept_twice(disks: DiskWorkspaces) -> None:
+    """Where its blocks are those of the node's file system; small disks have smaller ones."""
+    found = {}
+    for size in (16 * MIB, 512 * MIB):
+        device = await disks.make(f"u{size}", size, *OWNER)
+        found[size] = Path("/sys/block", Path(device).name, "loop", "dio").read_text().strip()
+    assert found == {16 * MIB: "0", 512 * MIB: "1"}
+
+
+async def test_what_a_direct_disk_holds_is_there_after_it_was_mounted_again(
+    disks: DiskWorkspaces, tmp_path: Path
+) -> None:
+    device = await disks.make("u1", 512 * MIB, *OWNER)
+    data = os.urandom(3 * MIB + 5)
+    with mounted(device, tmp_path) as point:
+        (point / "f").write_bytes(data)
+    await commands.run(["e2fsck", "-fn", device], timeout=30)
+    with mounted(device, tmp_path) as point:
+        assert (point / "f").read_bytes() == data
+
+
 async def test_it_is_made_once(disks: DiskWorkspaces, tmp_path: Path) -> None:
     devices = await asyncio.gather(*(disks.make("u1", 4 * MIB, *OWNER) for _ in range(8)))
     inode = _image(tmp_path).stat().st_ino

@@ -74,7 +74,7 @@ def _unpack(request: dict[str, Any], limits: Limits) -> Figures:
 def _verify(request: dict[str, Any], limits: Limits) -> Figures:
     target = Folders(_output(request, "folders")) if "folders" in request else Nowhere()
     with _input(request, "entries") as entries, _input(request, "content") as content:
-        return unpack(entries, content, target, limits)
+        return unpack(entries, content, target, limits, again=True)
 
 
 _DOES = {"pack": _pack, "normalise": _normalise, "unpack": _unpack, "verify": _verify}

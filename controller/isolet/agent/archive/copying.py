@@ -1,6 +1,8 @@
 """Moves a file's bytes and takes their digest while they pass, each byte once."""
 
+import contextlib
 import hashlib
+import os
 import queue
 import threading
 from collections.abc import Callable
@@ -11,7 +13,11 @@ from isolet.agent.archive.refusal import Reason, Refused
 SMALL = 256 << 10
 """Files of up to so many bytes are read and hashed in one piece."""
 BUFFER = 1 << 20
+"""Larger ones move in pieces of so many bytes."""
 _PIECES = 3
+_FILE_BUFFER = 128 << 10
+"""What is gathered of small reads and writes; pieces pass by it, or each byte would move twice."""
+_STRETCH = 8 << 20
 
 Fill = Callable[[memoryview], int]
 """Reads into a buffer; says how many bytes, 0 at the end."""
@@ -20,12 +26,39 @@ Drain = Callable[[memoryview], object]
 
 def reader(descriptor: int) -> IO[bytes]:
     """A buffered file that owns the descriptor."""
-    return open(descriptor, "rb", buffering=BUFFER)
+    return open(descriptor, "rb", buffering=_FILE_BUFFER)
 
 
 def writer(descriptor: int) -> IO[bytes]:
     """A buffered file that owns the descriptor."""
-    return open(descriptor, "wb", buffering=BUFFER)
+    return open(descriptor, "wb", buffering=_FILE_BUFFER)
+
+
+class Trail:
+    """Keeps no more than a stretch of what goes through a file once in the node's memory.
+
+    What is behind is written to disk meanwhile, and not all at the end; and the pages that it
+    leaves are those that the next bytes take. Pages that were not in use for long can cost more
+    than the copy, and what they held before was of more use to the node.
+    """
+
+    def __init__(self, file: IO[bytes] | int) -> None:
+        """`file`: a file or its descriptor; what is none has no pages."""
+        self._descriptor: int | None = None
+        with contextlib.suppress(OSError):
+            self._descriptor = file if isinstance(file, int) else file.fileno()
+        self._from = self._to = 0
+
+    def at(self, place: int, *, end: bool = False) -> None:
+        """The file was read or written up to here; `end`: and no further."""
+        if self._descriptor is None or not (end or place - self._to >= _STRETCH):
+            return
+        # The stretch before once more: its writing was begun then and is done by now.
+        with contextlib.suppress(OSError):  # it is advice
+            os.posix_fadvise(
+                self._descriptor, self._from, place - self._from, os.POSIX_FADV_DONTNEED
+            )
+        self._from, self._to = self._to, place
 
 
 class _Digest:

@@ -44,6 +44,7 @@ class Sink:
         self.limits = limits
         self._laid_aside = laid_aside
         self.content = content
+        self._trail = copying.Trail(content)
         self._entries = Writer(entries)
         self._size = 0
         self._content_size = 0
@@ -63,6 +64,7 @@ class Sink:
         if written > self.limits.written_bytes:
             raise Refused(Reason.NO_SPACE, f"over {self.limits.written_bytes} bytes to write")
         self.content.write(data)
+        self._trail.at(self._content_size)
 
     def add(self, entry: Entry) -> None:
         """The line of an entry whose content was written."""
@@ -71,6 +73,8 @@ class Sink:
     def end(self) -> Figures:
         """All was added."""
         self.write(headers.END)
+        self.content.flush()
+        self._trail.at(self._content_size, end=True)
         return Figures(
             self._entries.count,
             self._entries.size,

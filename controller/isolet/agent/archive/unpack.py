@@ -133,8 +133,17 @@ class Folder:
     def large_file(self, entry: Entry, pour: "Callable[[copying.Drain], None]") -> None:
         """See `Target`."""
         descriptor = self._create(entry)
+        trail, written = copying.Trail(descriptor), 0
+
+        def drain(piece: memoryview) -> None:
+            nonlocal written
+            _write_all(descriptor, piece)
+            written += len(piece)
+            trail.at(written)
+
         try:
-            pour(lambda piece: _write_all(descriptor, piece))
+            pour(drain)
+            trail.at(written, end=True)
             self._finish(descriptor, entry)
         finally:
             os.close(descriptor)
@@ -180,8 +189,9 @@ class Folder:
 class _Reading:
     """One reading of an archive."""
 
-    def __init__(self, content: IO[bytes], target: Target) -> None:
+    def __init__(self, content: IO[bytes], target: Target, *, again: bool) -> None:
         self._content = content
+        self._trail = None if again else copying.Trail(content)
         self._target = target
         self._folders: list[Entry] = []
         self._size = 0
@@ -232,17 +242,22 @@ class _Reading:
         content: IO[bytes] = self._content
 
         def fill(buffer: memoryview) -> int:
-            return content.readinto(buffer)  # type: ignore[attr-defined, no-any-return]
+            used: int = content.readinto(buffer)  # type: ignore[attr-defined]
+            self._size += used
+            if self._trail is not None:
+                self._trail.at(self._size)
+            return used
 
         try:
             found = copying.copy(fill, drain, entry.size)
         except EOFError:
             raise Refused(Reason.TRUNCATED, "the archive ends too early", entry.name) from None
         _compare(found, entry)
-        self._size += entry.size
 
 
-def unpack(lines: IO[bytes], content: IO[bytes], target: Target, limits: Limits) -> Figures:
+def unpack(
+    lines: IO[bytes], content: IO[bytes], target: Target, limits: Limits, *, again: bool = False
+) -> Figures:
     """Read an archive into `target`.
 
     Args:
@@ -250,6 +265,7 @@ def unpack(lines: IO[bytes], content: IO[bytes], target: Target, limits: Limits)
         content: the archive.
         target: where it goes; `Nowhere` only checks.
         limits: what it may hold.
+        again: the content will be read once more soon, so that it may stay in memory.
 
     Raises:
         Refused: entries and content are not one archive.
@@ -258,7 +274,7 @@ def unpack(lines: IO[bytes], content: IO[bytes], target: Target, limits: Limits)
     order = Order(limits, entries.link_targets(lines, limits))
     lines.seek(0)
     try:
-        return _read(lines, _Reading(content, target), order, limits.depth)
+        return _read(lines, _Reading(content, target, again=again), order, limits.depth)
     finally:
         target.close()
 

@@ -80,6 +80,20 @@ def usage(path: str) -> Usage:
     )
 
 
+def block_bytes(path: str) -> int:
+    """Size of a block of the file system in an image.
+
+    Raises:
+        Unavailable: see `tables`.
+    """
+    try:
+        with open(path, "rb") as file:
+            file.seek(_SUPERBLOCK_AT)
+            return _superblock(file.read(1024), path).block_size
+    except OSError as error:
+        raise errors.Unavailable(f"{path}: {error.strerror}") from error
+
+
 def tables(path: str) -> Usage:
     """Usage by the file system's own tables.
 

@@ -10,7 +10,7 @@ import fcntl
 import os
 import struct
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from isolet.base import errors
@@ -21,16 +21,24 @@ _DELETED = " (deleted)"
 _LOOP_SET_FD = 0x4C00
 _LOOP_CLR_FD = 0x4C01
 _LOOP_GET_STATUS64 = 0x4C05
+_LOOP_SET_DIRECT_IO = 0x4C08
 _LOOP_CONFIGURE = 0x4C0A
 _LOOP_CTL_GET_FREE = 0x4C82
 
 _STATUS_BYTES = 232
-_CONFIG = struct.Struct(f"=II{_STATUS_BYTES}x64x")
+_FLAGS_AT = 52
+_CONFIG = struct.Struct(f"=II{_FLAGS_AT}xI{_STATUS_BYTES - _FLAGS_AT - 4}x64x")
+_DIRECT_IO = 16
 _TRIES = 32
 
 
-def attach(image: Path) -> str:
+def attach(image: Path, *, direct: bool = False) -> str:
     """Bind a free loop device to the image; returns its path. The caller has looked for one first.
+
+    Args:
+        image: the file.
+        direct: read and write it past the node's page cache, which would keep each page of the
+            file system above a second time. Where its file system cannot, it goes without.
 
     Raises:
         Unavailable: the machine gives no loop device.
@@ -42,7 +50,7 @@ def attach(image: Path) -> str:
     try:
         for _ in range(_TRIES):
             device = _free_device()
-            if _bind(device, descriptor):
+            if _bind(device, descriptor, direct=direct):
                 return device
     except OSError as error:
         raise errors.Unavailable(
@@ -135,21 +143,30 @@ def _free_device() -> str:
         os.close(control)
 
 
-def _bind(device: str, image: int) -> bool:
+def _bind(device: str, image: int, *, direct: bool) -> bool:
     """Bind it; False if somebody else took the device first."""
     try:
         with _exclusive(device) as descriptor:
             try:
-                fcntl.ioctl(descriptor, _LOOP_CONFIGURE, _CONFIG.pack(image, 0))
+                flags = _DIRECT_IO if direct else 0
+                fcntl.ioctl(descriptor, _LOOP_CONFIGURE, _CONFIG.pack(image, 0, flags))
             except OSError as error:
                 if error.errno not in (errno.ENOTTY, errno.EINVAL):
                     raise
-                fcntl.ioctl(descriptor, _LOOP_SET_FD, image)  # before Linux 5.8
+                _bind_before_5_8(descriptor, image, direct=direct)
     except OSError as error:
         if error.errno == errno.EBUSY:
             return False
         raise
     return True
+
+
+def _bind_before_5_8(device: int, image: int, *, direct: bool) -> None:
+    """In two steps, on a Linux before 5.8."""
+    fcntl.ioctl(device, _LOOP_SET_FD, image)
+    if direct:
+        with suppress(OSError):
+            fcntl.ioctl(device, _LOOP_SET_DIRECT_IO, 1)
 
 
 def _identity(descriptor: int) -> tuple[int, int] | None:

@@ -33,12 +33,13 @@ from .report import Report, Table, Target, median
 
 MIB = 1 << 20
 TIMES = 2
+START = "start of a session"
 SHOWN = (
     "cp",
     "cp and sync",
     "cp to a new disk",
     "the same, unmounted",
-    "start of a session",
+    START,
     "checkpoint",
     "restore",
 )
@@ -105,7 +106,8 @@ async def _measure(
 
 
 def _row(table: Table, what: str, seconds: float, size: float, floor: float) -> None:
-    table.add(what, f"{seconds:.2f}", f"{size / seconds / 1e6:.0f}", f"{seconds / floor:.2f}")
+    speed = "" if what == START else f"{size / seconds / 1e6:.0f}"
+    table.add(what, f"{seconds:.2f}", speed, f"{seconds / floor:.2f}")
 
 
 async def _round(
@@ -131,7 +133,7 @@ async def _round(
     return {
         "bytes": seen.manifest.size_bytes,
         **floors,
-        "start of a session": started,
+        START: started,
         "checkpoint": taken,
         "restore": restored,
     }

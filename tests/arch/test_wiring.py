@@ -4,6 +4,7 @@ import ast
 import typing
 from collections.abc import Iterator
 
+from isolet.agent.service.assign import Assigner
 from isolet.agent.service.effects import Effects
 from isolet.agent.steps import AgentStep
 from isolet.operator.steps import Effect
@@ -11,7 +12,7 @@ from isolet.plan import actions, sandbox_model
 from tests.arch import tree
 
 CLUSTER_WRITES = frozenset({"create", "patch", "replace", "delete"})
-AGENT_WRITES = frozenset({"put", "amend", "remove", "remove_strays"})
+AGENT_WRITES = frozenset({"put", "amend", "remove", "remove_strays", "put_pools"})
 IMPLEMENTATIONS = frozenset({"isolet.operator.cluster", "isolet.operator.guard"})
 """They are the call itself: the step is taken by whoever calls them."""
 
@@ -46,7 +47,8 @@ def uses(package: str, enum: str) -> set[str]:
 
 def test_every_action_of_the_sandbox_plan_is_performed() -> None:
     nothing = typing.cast(typing.Any, None)
-    performed = Effects(nothing, nothing, nothing, nothing, nothing, nothing)._performers
+    assigner = Assigner(nothing, nothing, nothing, nothing, nothing)
+    performed = Effects(nothing, nothing, nothing, nothing, nothing, nothing, assigner)._performers
     assert performed.keys() == set(typing.get_args(sandbox_model.Action))
 
 

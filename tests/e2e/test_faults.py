@@ -23,8 +23,9 @@ from isolet_stack.stack import NAMESPACE
 from tests.e2e.checkpoints import a_checkpoint, a_restore, a_session, inside, on, ready, taken
 from tests.e2e.faults_arena import HOST, Arena, arena_of, chance, eventually, mix, runs
 from tests.e2e.faults_processes import through
+from tests.e2e.faults_watch import Object
 from tests.e2e.looks import outcome, tombstones
-from tests.e2e.world import World, a_template, condition
+from tests.e2e.world import World, a_class, a_template, condition
 
 pytestmark = pytest.mark.faults
 
@@ -53,11 +54,20 @@ OF_GIT = tuple(
 """Killed in tests/integration/agent/test_git_kills.py."""
 
 
+OF_POOLS = (
+    AgentStep.ASSIGN_BEFORE,
+    AgentStep.ASSIGN_AFTER,
+    AgentStep.HAND_BEFORE,
+    AgentStep.HAND_AFTER,
+    AgentStep.UNASSIGN_AFTER,
+)
+"""Killed in tests/integration/process/test_pool_kills.py."""
+
+
 def journeys() -> list[tuple[str, ...]]:
     """All others once, three in each journey, in the order of a sandbox's life."""
-    steps = [
-        step.value for step in AgentStep if step not in (*OF_PROCESSES, *OF_CHECKPOINTS, *OF_GIT)
-    ]
+    others = (*OF_PROCESSES, *OF_CHECKPOINTS, *OF_GIT, *OF_POOLS)
+    steps = [step.value for step in AgentStep if step not in others]
     third = -(-len(steps) // 3)
     thirds = [steps[begin : begin + third] for begin in range(0, len(steps), third)]
     for part in thirds:
@@ -264,6 +274,26 @@ def at_a_grant(arena: Arena) -> None:
     world.kubectl("delete", "checkpoint", "gift", "--timeout=60s")
 
 
+def at_a_pool(arena: Arena) -> None:
+    """A class with a warm pool comes and goes; the operator is killed as it tells the nodes."""
+    trap, image = arena.trap(OPERATOR), os.environ["ISOLET_IMAGE_SHELL"]
+    trap.set(*both(Effect.AGENT_PUT_POOLS))
+    images = {"allowed": [image], "default": image}
+    arena.world.apply(a_class("pooled", images=images, warmPool={"size": 1}))
+    for node in NODES:
+        arena.world.until("executionnode", node, lambda o: pooled(o) == [("pooled", 1)], 150)
+    trap.until_sprung()
+    arena.world.delete("executionclass", "pooled")
+    for node in NODES:
+        arena.world.until("executionnode", node, lambda o: not pooled(o), 150)
+
+
+def pooled(node: Object | None) -> list[tuple[str, int]]:
+    """Classes and ready slots of a node's warm pools."""
+    pools = (node or {}).get("status", {}).get("pools") or ()
+    return [(pool["className"], pool["ready"]) for pool in pools]
+
+
 def bury(world: World, uid: str, node: str, when: str) -> None:
     """Write a tombstone as an operator of another day would have."""
     stone = {"uid": uid, "namespace": world.namespace, "name": "gone", "node": node}
@@ -297,6 +327,7 @@ SCENARIOS: dict[str, tuple[Callable[[Arena], None], tuple[str, ...]]] = {
     "at a release by force": (at_a_release_by_force, both(Effect.TOMBSTONE_WRITE)),
     "at an old tombstone": (at_an_old_tombstone, both(Effect.TOMBSTONE_DELETE)),
     "at a grant": (at_a_grant, both(Effect.AGENT_GRANT)),
+    "at a pool": (at_a_pool, both(Effect.AGENT_PUT_POOLS)),
     "at a stray": (at_a_stray, both(Effect.AGENT_REMOVE_STRAYS)),
 }
 """What is done, and the steps at which the operator is killed in it."""

@@ -25,6 +25,7 @@ from isolet.wire.execution import (
     Waiting,
 )
 from isolet.wire.node import Amounts, Image, NodeCondition, NodeObserved
+from isolet.wire.pool import PoolsObserved, PoolsWanted
 from isolet.wire.process import ProcessObserved, ProcessState
 
 STATES = {ProcessState.RUNNING: State.RUNNING, ProcessState.CANCELLED: State.TERMINATED}
@@ -72,6 +73,7 @@ class FakeAgent:
         """Whether a grant of another agent lets this one read."""
         self.sources = []
         """Every `restore_from` that came with a message, as (uid, restore_from)."""
+        self.pools = PoolsWanted()
         self._bell = asyncio.Condition()
         self.connections = 0
 
@@ -411,6 +413,7 @@ class FakeAgent:
             sequence=self.sequence,
             now=datetime.now(UTC),
             architecture="amd64",
+            pools_digest=self.pools.digest(),
             conditions=tuple(
                 NodeCondition(type=type_, status="True", reason="Fine", message="")
                 for type_ in self.conditions
@@ -428,6 +431,11 @@ class FakeAgent:
         await self._enter("remove_strays", tuple(names), fence)
         self.strays = tuple(s for s in self.strays if s.name not in names)
         return self.strays
+
+    async def put_pools(self, wanted, fence):
+        await self._enter("put_pools", wanted, fence)
+        self.pools = wanted
+        return PoolsObserved(digest=wanted.digest(), at=datetime.now(UTC))
 
     async def close(self):
         pass

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from isolet.agent.engine.base import SandboxConfig, Status, Stream
+from isolet.base import errors
 
 PIECE = 16 * 1024
 KILLED = 137
@@ -158,3 +159,20 @@ class Exec:
 
     async def close_stdin(self) -> None:
         self.process.end_stdin()
+
+
+class Input:
+    """The stdin of a container of the fake; implements `base.InputStream`."""
+
+    def __init__(self, process: Process, went: asyncio.Event) -> None:
+        self._process = process
+        self._went = went
+
+    async def write(self, data: bytes) -> None:
+        if self._went.is_set():
+            raise errors.Unconfirmed("the input broke off")
+        self._process.feed(data)
+        await asyncio.sleep(0)
+
+    async def ended(self) -> None:
+        await self._went.wait()

@@ -23,6 +23,7 @@ from isolet.agent.engine.base import (
     ExecFacts,
     ExecStream,
     Image,
+    InputStream,
     OutputFrame,
     SandboxConfig,
     Status,
@@ -56,7 +57,7 @@ class Fault:
     struck: int = 0
 
 
-_OF_CONTAINERS = ("create", "start", "stop", "kill", "pause", "unpause", "remove", "exec")
+_OF_CONTAINERS = ("create", "start", "stop", "kill", "pause", "unpause", "remove", "exec", "rename")
 CHANGES = frozenset((*_OF_CONTAINERS, "create_volume", "remove_volume"))
 
 
@@ -252,6 +253,14 @@ class FakeEngine:
         async with self._call("kill", container_id):
             await self._finish(container_id, parts.KILLED)
 
+    async def rename(self, container_id: str, name: str) -> None:
+        async with self._call("rename", container_id):
+            record = self._find(container_id)
+            others = [found for found in self.records.values() if found is not record]
+            if any(found.config.name == name for found in others):
+                raise errors.Conflict(f"The name {name} is in use")
+            record.config = replace(record.config, name=name)
+
     async def pause(self, container_id: str) -> None:
         async with self._call("pause", container_id):
             record = self._find(container_id)
@@ -341,6 +350,13 @@ class FakeEngine:
         if not stdin:
             await running.close_stdin()
         yield running
+
+    @contextlib.asynccontextmanager
+    async def attach(self, container_id: str) -> AsyncIterator[InputStream]:
+        async with self._call("attach", container_id):
+            record = self._find(container_id)
+            assert record.process is not None
+        yield parts.Input(record.process, self._went)
 
     async def inspect_exec(self, exec_id: str) -> ExecFacts:
         async with self._call("inspect_exec", exec_id):

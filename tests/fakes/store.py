@@ -8,6 +8,7 @@ from isolet.agent.store.base import Tombstone
 from isolet.base import errors
 from isolet.plan.sandbox_model import Kind, SandboxRecord
 from isolet.wire.base import Fence
+from isolet.wire.execution import Step
 
 
 class MemoryStore:
@@ -20,6 +21,7 @@ class MemoryStore:
         self._records: dict[str, SandboxRecord] = {}
         self._tombstones: dict[str, tuple[Tombstone, int]] = {}
         self._obeyed: dict[str, fences.Obeyed] = {}
+        self._pools = ""
 
     async def get(self, uid: str) -> SandboxRecord | None:
         self._check()
@@ -50,6 +52,24 @@ class MemoryStore:
         if _fixed(old) != _fixed(record):
             raise errors.Conflict(f"{record.uid}: a field that never changes was changed")
         return self._keep(record.with_(revision=record.revision + 1))
+
+    async def assign(self, slot: str, record: SandboxRecord) -> SandboxRecord:
+        self._check()
+        found = self._records.get(slot)
+        ready = found is not None and found.kind is Kind.SLOT and found.step is Step.RUNNING
+        if found is None or not ready or found.removing or found.stop or found.outcome:
+            raise errors.Conflict(f"slot {slot} is not to be had any more", reason="SlotTaken")
+        written = await (self.update if record.revision else self.add)(record)
+        del self._records[slot]
+        return written
+
+    async def pools(self) -> str:
+        self._check()
+        return self._pools
+
+    async def keep_pools(self, wish: str) -> None:
+        self._check()
+        self._pools = wish
 
     async def bury(self, uid: str, *, at: datetime, kind: Kind = Kind.EXECUTION) -> int:
         self._check()

@@ -37,6 +37,13 @@ class DeadlineBook:
             self._changes += 1
         await self._write()
 
+    async def move(self, name: str, entry: Deadline) -> None:
+        """Enter a sandbox in the place of another entry, both in one write."""
+        if self._entries.pop(name, None) is not None or self._entries.get(entry.name) != entry:
+            self._entries[entry.name] = entry
+            self._changes += 1
+        await self._write()
+
     async def drop(self, name: str) -> None:
         """Take out a sandbox that is dead; not there is not an error."""
         if self._entries.pop(name, None) is not None:

@@ -53,3 +53,8 @@ class AgentStep(StrEnum):
     CHECKPOINT_OUTCOME_AFTER = "agent.checkpoint-outcome.after"
     CHECKPOINT_DISPOSE_BEFORE = "agent.checkpoint-dispose.before"
     CHECKPOINT_DISPOSE_AFTER = "agent.checkpoint-dispose.after"
+    ASSIGN_BEFORE = "agent.assign.before"
+    ASSIGN_AFTER = "agent.assign.after"
+    HAND_BEFORE = "agent.hand.before"
+    HAND_AFTER = "agent.hand.after"
+    UNASSIGN_AFTER = "agent.unassign.after"

@@ -220,15 +220,85 @@ class Deadlines(meta.Model):
     """How long an object that does not say may wait for room. Absent: for ever."""
 
 
+class WhenEmpty(StrEnum):
+    """What becomes of an Execution that finds no slot ready."""
+
+    WAIT = "Wait"
+    COLD = "Cold"
+    REFUSE = "Refuse"
+
+
+PoolSize = Annotated[meta.Int32, Field(ge=1, le=1024)]
+
+
+class WarmPool(meta.Model):
+    """Sandboxes that are kept started on every node that can run the class."""
+
+    model_config = rules.on_model(
+        rules.Rule(
+            rule="has(self.size) != has(self.maximum)",
+            message="give either size, or maximum and perhaps minimum",
+        ),
+        rules.Rule(
+            rule="!has(self.minimum) || has(self.maximum) && self.minimum <= self.maximum",
+            message="minimum needs a maximum and may not be over it",
+            field=".minimum",
+        ),
+    )
+
+    size: PoolSize | None = None
+    """Slots that are kept ready on each node."""
+    minimum: Annotated[meta.Int32, Field(ge=0, le=1024)] | None = None
+    """With maximum: slots that are kept ready on each node in any case. Absent: none."""
+    maximum: PoolSize | None = None
+    """Instead of size: as many slots as Executions came in the last minute, but at most so many."""
+    medium: sandbox.Medium = sandbox.Medium.DISK
+    """Medium of the slots' workspaces, by default that of an Execution that names none. Executions
+    that ask for the other one start cold."""
+    create_concurrency: Annotated[meta.Int32, Field(ge=1, le=32)] = 2
+    """Slots that a node makes at a time."""
+    idle_timeout_seconds: Annotated[meta.Int32, Field(ge=10, le=sandbox.MAX_SECONDS)] = 600
+    """A slot that nobody used for so long is replaced."""
+    when_empty: WhenEmpty = WhenEmpty.COLD
+    """What becomes of an Execution that a slot could serve and that finds none ready: Cold starts
+    it without, Wait has it wait for one, Refuse ends it with reason NoWarmSlot."""
+
+    @property
+    def least(self) -> int:
+        """Slots that are kept in any case."""
+        return self.size if self.size is not None else self.minimum or 0
+
+    @property
+    def most(self) -> int:
+        """Slots that there may be."""
+        return self.size if self.size is not None else self.maximum or 1
+
+
 class ExecutionClassSpec(meta.Model):
     """What may run, how, and for whom."""
 
     model_config = rules.on_model(
         rules.Rule(
+            rule="!has(self.warmPool) || has(self.images.default)",
+            message="a warm pool is of the default image: give images.default",
+            field=".warmPool",
+        ),
+        rules.Rule(
+            rule="!has(self.warmPool) || has(self.resources.default) && "
+            + " && ".join(f"has(self.resources.default.{name})" for name in bounds.NAMES),
+            message="a warm pool is of the default resources: give every one of resources.default",
+            field=".warmPool",
+        ),
+        rules.Rule(
+            rule="!has(self.warmPool) || self.warmPool.medium in self.workspace.media",
+            message="the warm pool's medium is none of workspace.media",
+            field=".warmPool",
+        ),
+        rules.Rule(
             rule=("self.workspace.defaultRetainSeconds <= self.workspace.maximumRetainSeconds"),
             message="the default retention is over the maximum",
             field=".workspace",
-        )
+        ),
     )
 
     images: Images
@@ -251,6 +321,9 @@ class ExecutionClassSpec(meta.Model):
     """What the environment may hold."""
     deadlines: Deadlines = Deadlines()
     """How long things may take."""
+    warm_pool: WarmPool | None = None
+    """Sandboxes kept started, of the default image, the default resources and this class's options.
+    An Execution that asks for exactly these is given one in milliseconds. Absent: none."""
     node_selector: meta.Labels | None = None
     """Labels that an ExecutionNode must have to run this class."""
     is_default: meta.Bool = False

@@ -99,6 +99,27 @@ class DrainStatus(meta.Model):
     """Objects still bound to the node and not finished."""
 
 
+class NodePool(meta.Model):
+    """A warm pool on the node."""
+
+    class_name: str
+    """The class whose Executions it serves."""
+    class_generation: meta.Int64 | None = None
+    """The generation of the class that its slots are made for."""
+    target: meta.Int32 | None = None
+    """Slots that should be ready now."""
+    ready: meta.Int32 | None = None
+    """Slots that wait to be given an Execution."""
+    creating: meta.Int32 | None = None
+    """Slots that are being made."""
+    assigned: meta.Int32 | None = None
+    """Slots that were given an Execution which has not ended."""
+    retiring: meta.Int32 | None = None
+    """Unused slots that are being removed; they still hold their room."""
+    message: str | None = None
+    """Why there are fewer than wanted, where no more are being made."""
+
+
 class ExecutionNodeStatus(meta.Model):
     """What was seen."""
 
@@ -134,6 +155,8 @@ class ExecutionNodeStatus(meta.Model):
     """How many more images there are."""
     quarantined: meta.Int32 | None = None
     """Sandboxes whose removal could not be confirmed yet."""
+    pools: Annotated[tuple[NodePool, ...], rules.list_map("className")] | None = None
+    """Warm pools, as classes ask for them."""
     drain: DrainStatus | None = None
     """How a drain goes."""
     heartbeat_time: meta.Time | None = None

@@ -274,6 +274,9 @@ TREE_TOO_LARGE = _refused(
 TREE_UNSUPPORTED = _refused(
     "TreeUnsupported", "The Git tree has an entry that no workspace may hold, such as .git."
 )
+NO_WARM_SLOT = _refused(
+    "NoWarmSlot", "No warm slot of the class was ready, and the class wants nothing else."
+)
 UNSCHEDULABLE_IN_TIME = _refused(
     "SchedulingDeadlineExceeded", "No node had room within schedulingDeadlineSeconds."
 )
@@ -287,6 +290,10 @@ AWAITING_EXECUTION = _waiting("AwaitingExecution", "The Execution it runs in is 
 AWAITING_CHECKPOINT = _waiting("AwaitingCheckpoint", "The Checkpoint it starts from is not ready.")
 AWAITING_TURN = _waiting("AwaitingTurn", "Something that excludes it is still going on.")
 NODE_FULL = _waiting("NodeFull", "The bound node has no room at the moment.")
+POOL_EMPTY = _waiting(
+    "PoolEmpty",
+    "No warm slot of the class is ready on the bound node, and the class waits for one.",
+)
 NODE_UNREACHABLE = _waiting(
     "NodeUnreachable", "The bound node's agent does not answer; what runs there may still run."
 )

@@ -28,6 +28,7 @@ from isolet.wire.execution import (
     ExecutionWanted,
 )
 from isolet.wire.node import NodeObserved, Stray
+from isolet.wire.pool import PoolsObserved, PoolsWanted
 
 _M = TypeVar("_M", bound=Wire)
 _UNSUPPORTED = 415
@@ -102,6 +103,10 @@ class HTTPAgent(ProcessCalls, CheckpointCalls):
         body = http.StraysRequest(names=tuple(names))
         ask = self._write("POST", http.STRAYS_REMOVE, fence, body)
         return (await self._call(ask, http.StraysAnswer)).strays
+
+    async def put_pools(self, wanted: PoolsWanted, fence: Fence | None) -> PoolsObserved:
+        """See `AgentAPI.put_pools`."""
+        return await self._call(self._write("PUT", http.POOLS, fence, wanted), PoolsObserved)
 
     async def watch(self, after: int) -> AsyncIterator[Change]:
         """See `AgentAPI.watch`; ends when the agent ends it, is gone, or is silent too long.

@@ -112,8 +112,8 @@ class Applier:
                 outcome.released = True
             case act.Put() | act.Amend() | act.Remove():
                 outcome.learned |= await self._ask(action)
-            case act.RemoveStrays():
-                await self._remove_strays(action)
+            case act.RemoveStrays() | act.PutPools():
+                await self._tell_node(action)
             case act.Emit():
                 self.recorder.record(
                     action.object, action.type, action.reason, action.message, action.key
@@ -224,11 +224,16 @@ class Applier:
             grant = await at(Effect.AGENT_GRANT, call)
         return Peer(node=source.peer_name, endpoint=source.endpoint, grant=grant)
 
-    async def _remove_strays(self, action: act.RemoveStrays) -> None:
+    async def _tell_node(self, action: act.RemoveStrays | act.PutPools) -> None:
         link = self._link(action.node)
         async with link.turn():
-            call = self._fenced(lambda fence: link.agent.remove_strays(action.names, fence))
-            await at(Effect.AGENT_REMOVE_STRAYS, call)
+            match action:
+                case act.RemoveStrays(names=names):
+                    strays = self._fenced(lambda fence: link.agent.remove_strays(names, fence))
+                    await at(Effect.AGENT_REMOVE_STRAYS, strays)
+                case act.PutPools(wanted=wanted):
+                    pools = self._fenced(lambda fence: link.agent.put_pools(wanted, fence))
+                    link.learn_pools(await at(Effect.AGENT_PUT_POOLS, pools))
 
     async def _fenced(self, call: Callable[[Fence], Awaitable[T]]) -> T:
         """Call an agent with the fence that holds at this moment."""

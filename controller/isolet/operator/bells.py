@@ -130,6 +130,8 @@ class Bells:
         elif kind is CLASSES:
             self.classes.changed()
             self.sweep.want()
+            for name in self.nodes.names():
+                self.ring(Key(NODES.kind, "", name))
         elif kind is NODES:
             self._node_object(key, obj)
         if not own:

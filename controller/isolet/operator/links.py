@@ -20,6 +20,7 @@ from isolet.plan.objects import AnyRecord, Record
 from isolet.wire.agent_api import AgentAPI, Change, Snapshot
 from isolet.wire.checkpoint import CheckpointObserved
 from isolet.wire.node import NodeObserved
+from isolet.wire.pool import PoolsObserved
 
 _log = log.get("operator.nodes")
 
@@ -148,6 +149,13 @@ class Link:
         self.records[record.uid] = record
         self.changed(record)
         return True
+
+    def learn_pools(self, pools: PoolsObserved) -> None:
+        """Take in which wish for pools is obeyed, so that it is not sent again meanwhile."""
+        self._hear()
+        if self.report is not None:
+            news = {"pools": pools.pools, "pools_digest": pools.digest}
+            self.report = self.report.model_copy(update=news)
 
     def forget(self, uid: str) -> None:
         """The agent says that it knows no such uid, or the record is of no more use."""

@@ -135,6 +135,13 @@ class Nodes:
             if entry.object is not None
         )
 
+    def one(self, name: str) -> NodeFacts | None:
+        """A node as its own pass sees it; None if its object cannot be read."""
+        entry = self._entries.get(name)
+        if entry is None or entry.object is None:
+            return None
+        return self._facts("", entry.object, entry.link, placing=False, checkpoint="")
+
     def orphan_view(self) -> tuple[OrphanNode, ...]:
         """Every node, as the orphan pass sees it."""
         return tuple(

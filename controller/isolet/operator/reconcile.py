@@ -35,7 +35,7 @@ from isolet.operator.publish import publish
 from isolet.operator.queue import Again
 from isolet.operator.steps import Effect
 from isolet.plan import actions as act
-from isolet.plan import binding, checkpoint_object, execution, model, node
+from isolet.plan import binding, checkpoint_object, execution, model, node, pools
 from isolet.plan.objects import AnyStatus
 from isolet.plan.status import decided
 
@@ -239,8 +239,17 @@ class Reconciler:
         self.contact(key.name)
         if plan.write_status:
             await publish(self.cluster, self.cache, NODES, obj, plan.status, Effect.NODE_STATUS)
-        await self.applier.apply(plan.actions)
+        outcome = await self.applier.apply((*plan.actions, *self._pools(key.name)))
+        if outcome.failure is not None:
+            return Again(failed=True, after=outcome.failure.retry_after)
         return Again(after=plan.look_again_in)
+
+    def _pools(self, name: str) -> tuple[act.PutPools, ...]:
+        """What the node's agent is still to be told of warm pools, once every class was listed."""
+        classes, facts = self.observer.classes.all(), self.nodes.one(name)
+        if facts is None or not isinstance(classes, model.Known):
+            return ()
+        return pools.actions(classes.value, facts, self.installation)
 
 
 def _is_over(status: AnyStatus) -> bool:

@@ -33,6 +33,7 @@ class Effect(StrEnum):
     AGENT_REMOVE = "operator.agent.remove"
     AGENT_GRANT = "operator.agent.grant"
     AGENT_REMOVE_STRAYS = "operator.agent.remove-strays"
+    AGENT_PUT_POOLS = "operator.agent.put-pools"
 
     @property
     def before(self) -> str:

@@ -15,6 +15,7 @@ from isolet.plan.model import Held, Tombstone
 from isolet.plan.objects import AnyStatus, ObjectRef
 from isolet.wire.checkpoint import CheckpointWanted, StoreCopy
 from isolet.wire.execution import Amendment, ExecutionWanted
+from isolet.wire.pool import PoolsWanted
 from isolet.wire.process import ProcessAmendment, ProcessWanted
 
 
@@ -139,6 +140,14 @@ class RemoveStrays:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class PutPools:
+    """`AgentAPI.put_pools`."""
+
+    node: str
+    wanted: PoolsWanted
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Alert:
     """Someone must look: a warning Event on the node, a metric, a log line; once for each `key`."""
 
@@ -159,6 +168,7 @@ Action = (
     | WriteTombstone
     | DropTombstone
     | RemoveStrays
+    | PutPools
     | Alert
 )
 

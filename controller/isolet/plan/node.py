@@ -11,14 +11,14 @@ from isolet.api import conditions as cond
 from isolet.api import executionnode as api
 from isolet.api import reasons
 from isolet.api.conditions import Status
-from isolet.base import names, quantity
-from isolet.plan import amounts
-from isolet.plan.actions import Action, Emit, EventType, NodePlan
+from isolet.base import quantity
+from isolet.plan import amounts, node_events
+from isolet.plan.actions import NodePlan
 from isolet.plan.model import Contact, NodePass
-from isolet.plan.objects import ObjectRef
 from isolet.wire import http
 from isolet.wire.base import WIRE_VERSIONS
 from isolet.wire.node import Amounts, NodeCondition, NodeObserved
+from isolet.wire.pool import PoolObserved
 
 HEARD_SECONDS = 20.0
 """Silence after which an agent counts as unreachable; it sends a bookmark every few seconds."""
@@ -100,7 +100,7 @@ def plan(seen: NodePass) -> NodePlan:
         status=new,
         write_status=write,
         look_again_in=_next_look(seen),
-        actions=_events(seen, new) if write else (),
+        actions=node_events.of(seen, new) if write else (),
     )
 
 
@@ -140,6 +140,7 @@ def _account(report: NodeObserved) -> api.ExecutionNodeStatus:
         ),
         images_omitted=omitted or None,
         quarantined=report.quarantined,
+        pools=tuple(map(_pool, sorted(report.pools, key=lambda p: p.class_name))) or None,
         heartbeat_time=report.now.replace(microsecond=0),
     )
 
@@ -147,6 +148,19 @@ def _account(report: NodeObserved) -> api.ExecutionNodeStatus:
 def _features(report: NodeObserved) -> tuple[str, ...]:
     media = {f"{medium}Workspaces" for medium in report.media}
     return tuple(sorted(media | {f"ObjectStore:{name}" for name in report.object_stores}))
+
+
+def _pool(pool: PoolObserved) -> api.NodePool:
+    return api.NodePool(
+        class_name=pool.class_name,
+        class_generation=pool.generation,
+        target=pool.target,
+        ready=pool.ready,
+        creating=pool.creating,
+        assigned=pool.assigned,
+        retiring=pool.retiring,
+        message=pool.message[:1024] or None,
+    )
 
 
 def _amounts(some: Amounts) -> api.NodeAmounts:
@@ -325,6 +339,7 @@ def _firm(status: api.ExecutionNodeStatus) -> api.ExecutionNodeStatus:
         images=None,
         images_omitted=None,
         quarantined=None,
+        pools=None,
         heartbeat_time=None,
         drain=drain.with_(remaining=None) if drain else None,
     )
@@ -345,41 +360,3 @@ def _next_look(seen: NodePass) -> float:
     base = seen.contact.watched_since if heard is None else heard
     left = base + HEARD_SECONDS - seen.contact.now
     return min(left, LOOK_SECONDS) if left > 0 else LOOK_SECONDS
-
-
-def _events(seen: NodePass, new: api.ExecutionNodeStatus) -> tuple[Action, ...]:
-    """One Event when a node stops taking work, or a drain is over."""
-    found = []
-    for kind, wanted, type_ in (
-        (cond.READY, Status.FALSE, EventType.WARNING),
-        (cond.DRAINED, Status.TRUE, EventType.NORMAL),
-    ):
-        before = cond.get(seen.object.status.conditions, kind)
-        now = cond.get(new.conditions, kind)
-        if now is None or now.status is not wanted:
-            continue
-        if before is None or (before.status, before.reason) == (now.status, now.reason):
-            continue
-        found.append(_event(seen, now, type_))
-    return tuple(found)
-
-
-def _event(seen: NodePass, condition: cond.Condition, type_: EventType) -> Emit:
-    metadata = seen.object.metadata
-    reason = reasons.DRAINED if condition.type == cond.DRAINED else condition.reason
-    return Emit(
-        object=ObjectRef(
-            kind=api.KIND,
-            namespace="",
-            name=metadata.name,
-            uid=metadata.uid,
-            resource_version=metadata.resource_version,
-        ),
-        type=type_,
-        reason=reason,
-        message=condition.message,
-        # Each time it happens is one story of its own.
-        key=names.short_digest(
-            metadata.uid, condition.type, reason, condition.last_transition_time.isoformat()
-        ),
-    )

@@ -6,9 +6,10 @@ the dispatch and by confirmed removal; it is never repeated unless it is proved 
 (docs/decisions/0009-a-start-is-decided.md).
 """
 
-from isolet.plan import reasons, sandbox_git, sandbox_outcome
+from isolet.plan import reasons, sandbox_git, sandbox_outcome, warm
 from isolet.plan.sandbox_model import (
     Action,
+    Assign,
     Bury,
     Collect,
     ContainerFacts,
@@ -44,10 +45,13 @@ RUNNING_LOOK_SECONDS = 30.0
 OUTPUT_LOOK_SECONDS = 0.5
 """How soon to look again whether the output of an ended sandbox has been read."""
 
+SLOT_LOOK_SECONDS = 5.0
+"""What waits for a warm slot is woken when one is ready, and looks this often all the same."""
+
 STOP_GRACE_SECONDS = 2
 """Between TERM and KILL where the end was asked for."""
 
-_WHAT = {Kind.EXECUTION: "Execution", Kind.PROCESS: "Process"}
+_WHAT = {Kind.EXECUTION: "Execution", Kind.PROCESS: "Process", Kind.SLOT: "slot"}
 
 _NO_GRACE = frozenset(
     {reasons.DEADLINE_EXCEEDED, reasons.OUTPUT_LIMIT_EXCEEDED, reasons.COMMAND_TIMEOUT}
@@ -172,7 +176,7 @@ def _before_dispatch(record: SandboxRecord, facts: SandboxFacts) -> Decision:
     if seen is not None and seen.life is Life.REMOVING:
         return Decision(actions=(RemoveContainer(),))
     reading = record.git and sandbox_git.before_create(record.git, facts.tree)
-    return reading or Decision(actions=_made_and_started(record))
+    return reading or _startable(record, facts)
 
 
 def _made_and_started(record: SandboxRecord) -> tuple[Action, ...]:
@@ -184,8 +188,25 @@ def _made_and_started(record: SandboxRecord) -> tuple[Action, ...]:
     return (Fetch(), Create(), Dispatch(), Start(), Fill())
 
 
+def _startable(record: SandboxRecord, facts: SandboxFacts) -> Decision:
+    """All that a start needs is at hand."""
+    if record.awaits_slot and facts.slot is Seen.PRESENT:
+        return Decision(actions=(Assign(),))
+    if record.awaits_slot and facts.slot is Seen.UNKNOWN:
+        return Decision(
+            waiting=Waiting(
+                reason=reasons.POOL_EMPTY,
+                message=f"no warm slot of class {record.class_name} is ready on this node",
+            ),
+            look_again_in=SLOT_LOOK_SECONDS,
+        )
+    return Decision(actions=_made_and_started(record))
+
+
 def _dispatched(record: SandboxRecord, facts: SandboxFacts, now: Moment) -> Decision:
     """The one start may or may not have happened."""
+    if record.slot is not None:
+        return warm.decide(record, facts, now)
     seen = facts.seen
     if seen is None:
         return _dispatched_absent(facts)
@@ -246,7 +267,7 @@ def _running(record: SandboxRecord, facts: SandboxFacts, now: Moment) -> Decisio
     if seen.life in (Life.REMOVING, Life.CREATED):
         return Decision(look_again_in=ENGINE_RETRY_SECONDS)
     if record.stop is not None:
-        return Decision(actions=(End(_grace(record.stop)),))
+        return Decision(actions=(End(_grace(record)),))
     return Decision(look_again_in=_next_look(record, now))
 
 
@@ -260,8 +281,10 @@ def _exited(
     return Decision(actions=(RecordEnd(sandbox_outcome.of_exit(record, facts, seen, now)),))
 
 
-def _grace(stop: Stop) -> int:
-    return 0 if stop.reason in _NO_GRACE else STOP_GRACE_SECONDS
+def _grace(record: SandboxRecord) -> int:
+    """Seconds between TERM and KILL; there is nothing in a slot that would want to tidy up."""
+    hard = record.stop is not None and record.stop.reason in _NO_GRACE
+    return 0 if hard or record.kind is Kind.SLOT else STOP_GRACE_SECONDS
 
 
 def _next_look(record: SandboxRecord, now: Moment) -> float:
@@ -278,7 +301,8 @@ def _next_look(record: SandboxRecord, now: Moment) -> float:
 def _after_end(record: SandboxRecord, now: Moment) -> Decision:
     """The outcome stands; what is left is to clear away."""
     if record.nothing_left:
-        return Decision(actions=(Bury(),)) if record.removing else Decision()
+        over = record.removing or record.kind is Kind.SLOT
+        return Decision(actions=(Bury(),)) if over else Decision()
     left = _retention_left(record, now)
     if record.removing or left <= 0:
         return Decision(actions=(Dispose(),))

@@ -1,4 +1,4 @@
-"""The values that the sandbox plan reads and returns: record, facts, actions.
+"""The values that the sandbox plan reads and returns: record, facts, and actions as data.
 
 A `SandboxRecord` is what the agent's store holds of one Execution, Process or Checkpoint: what is
 wanted, which step was reached, what was seen to happen. It holds no env value, no argument and no
@@ -13,7 +13,10 @@ from isolet.plan.checkpoint_model import Save as Save
 from isolet.plan.checkpoint_model import Take as Take
 from isolet.plan.checkpoint_model import Thaw as Thaw
 from isolet.plan.git_model import GitAction, GitPart, TreeFacts
-from isolet.wire.checkpoint import Manifest, Restore, StoreCopy
+from isolet.plan.sandbox_parts import CheckpointPart as CheckpointPart
+from isolet.plan.sandbox_parts import ProcessPart as ProcessPart
+from isolet.plan.sandbox_parts import SlotPart as SlotPart
+from isolet.wire.checkpoint import Restore
 from isolet.wire.execution import (
     Medium,
     OOMSeen,
@@ -24,7 +27,6 @@ from isolet.wire.execution import (
     Step,
     Waiting,
 )
-from isolet.wire.process import Artifact, ArtifactProblem, OnOverflow
 
 
 class Kind(StrEnum):
@@ -33,47 +35,7 @@ class Kind(StrEnum):
     EXECUTION = "execution"
     PROCESS = "process"
     CHECKPOINT = "checkpoint"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ProcessPart:
-    """What the record of a Process has beside that of any sandbox: names and sizes, no content."""
-
-    host_uid: str | None = None
-    """The Execution it runs in; None for a sandbox of its own."""
-    on_overflow: OnOverflow = OnOverflow.KEEP_TAIL
-    output_limit: int
-    globs: tuple[str, ...] = ()
-    deadline_at: datetime | None = None
-    deadline_at_boottime: float | None = None
-    """`deadline_at` on the clock of the boot in which it was dispatched."""
-    file_sizes: tuple[tuple[str, int], ...] = ()
-    stdin_bytes: int = 0
-    truncated_streams: tuple[str, ...] = ()
-    collected: bool = False
-    artifacts: tuple[Artifact, ...] = ()
-    artifact_problems: tuple[ArtifactProblem, ...] = ()
-    disposed: bool = False
-    """Its owner has ended the retention; in a session there is nothing left to remove by then."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class CheckpointPart:
-    """What the record of a Checkpoint has beside that of the Execution that it was taken from.
-
-    Its `spec`, `container_name` and `image_id` are that Execution's, which may be gone by then.
-    """
-
-    execution_uid: str
-    execution_namespace: str
-    execution_name: str
-    reason: str = ""
-    attempts: int = 0
-    """How often taking it was begun; durable before each."""
-    manifest: Manifest | None = None
-    manifest_digest: str | None = None
-    in_store: StoreCopy | None = None
-    """Where a whole copy was written to and read back from."""
+    SLOT = "slot"  # a warm one that nobody was given yet
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -142,6 +104,10 @@ class SandboxRecord:
     """
     git: GitPart | None = None
     """Set exactly when its workspace begins with a Git revision."""
+    slot: SlotPart | None = None
+    """Set from the moment it is given a warm slot."""
+    awaits_slot: bool = False
+    """It is not to be started cold while its class has a pool."""
     state: State
     stop_reason: str | None = None
     """Why `state` is Terminated when that is not the user's own wish."""
@@ -180,6 +146,18 @@ class SandboxRecord:
     def to_be_filled(self) -> bool:
         """Whether its workspace still lacks the Checkpoint that it starts with."""
         return self.spec.restore is not None and not self.restored
+
+    @property
+    def place(self) -> str:
+        """Under which id its disk lies and its labels speak."""
+        return self.slot.uid if self.slot else self.uid
+
+    @property
+    def engine_name(self) -> str:
+        """By what the engine is asked; a slot gets its new name some time after it was given."""
+        if self.slot is not None and self.container_id is not None:
+            return self.container_id
+        return self.container_name
 
     def deadline_boottime(self) -> float | None:
         """When it must be dead, on the boot-time clock; None before the dispatch."""
@@ -240,8 +218,6 @@ class ContainerFacts:
     """What was seen of memory running out; None: nothing."""
     started_at: datetime | None = None
     finished_at: datetime | None = None
-    differences: tuple[str, ...] = ()
-    """Bounds that inspect shows otherwise than they were asked for."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -267,14 +243,15 @@ class SandboxFacts:
     """Why it could not be started: `missing`, `not-executable`, `bad-cwd`, or the shell's code."""
     output_done: bool = False
     """The follower has read the log to its end, or has given up and said so."""
+    output_incomplete: bool = False
+    """What it has read is not all that was written."""
+    slot: Seen = Seen.ABSENT
+    """Of one that awaits a slot: whether one is ready; UNKNOWN while its pool is empty."""
     overflow: bool = False
     workspace_full: bool = False
     ended_by_watchdog: bool = False
     ended_for: Stop | None = None
     """Of a session that ended though nobody ended it: which of its Processes was to end it."""
-
-
-# Actions: what to do, as data. The service performs them in order and stops at the first failure.
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,6 +282,16 @@ class Start:
 @dataclass(frozen=True, slots=True)
 class Undispatch:
     """Record that the dispatched start is proved never to have happened."""
+
+
+@dataclass(frozen=True, slots=True)
+class Assign:
+    """Give it a ready slot, if there still is one: one transaction, then one line to the slot."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unassign:
+    """Remove the slot it was given, in which it is proved never to have run, and record that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -366,6 +353,8 @@ Action = (
     | Dispatch
     | Start
     | Undispatch
+    | Assign
+    | Unassign
     | RecordRunning
     | RecordStop
     | End

@@ -16,6 +16,7 @@ from isolet.wire.execution import (
     ExecutionWanted,
 )
 from isolet.wire.node import NodeObserved, Stray
+from isolet.wire.pool import PoolsObserved, PoolsWanted
 from isolet.wire.process import (
     ArtifactChunk,
     FileEntry,
@@ -264,6 +265,18 @@ class AgentAPI(ProcessAPI, CheckpointAPI, Protocol):
 
     async def node(self) -> NodeObserved:
         """The node's own account. Never waits for the engine."""
+        ...
+
+    async def put_pools(self, wanted: PoolsWanted, fence: Fence | None) -> PoolsObserved:
+        """Want exactly these warm pools, from now on and after a restart. May be repeated.
+
+        Unused slots of a pool that is not among them, or of another generation, go; what was given
+        a slot is not touched. A pool that the node's policy forbids, or for which there is no room,
+        is not an error here: its `message` says so.
+
+        Raises:
+            Fenced: an older leader.
+        """
         ...
 
     async def remove_strays(self, names: Sequence[str], fence: Fence | None) -> Sequence[Stray]:

@@ -25,6 +25,7 @@ CHECKPOINTS = "/v1/checkpoints"
 WATCH = "/v1/watch"
 NODE = "/v1/node"
 STRAYS_REMOVE = "/v1/strays:remove"
+POOLS = "/v1/pools"
 HEALTHZ = "/healthz"
 READYZ = "/readyz"
 METRICS = "/metrics"
@@ -53,6 +54,7 @@ MAX_OUTPUT_CHUNK = 1 << 20
 MAX_BODY = 64 << 10
 MAX_WANTED_BODY = 16 << 20
 """A command line and environment of 2 MiB, each character escaped as six."""
+MAX_POOLS_BODY = 1 << 20
 MAX_PROCESS_BODY = 64 << 20
 """Files and input of 16 MiB each as base64, and a command line."""
 MAX_STDIN = 64 << 20

@@ -3,6 +3,7 @@
 from datetime import datetime
 
 from isolet.wire.base import WIRE_VERSIONS, Wire
+from isolet.wire.pool import PoolObserved
 
 
 class NodeCondition(Wire):
@@ -69,3 +70,6 @@ class NodeObserved(Wire):
     allocated: Amounts = Amounts()
     quarantined: int = 0
     strays: tuple[Stray, ...] = ()
+    pools: tuple[PoolObserved, ...] = ()
+    pools_digest: str | None = None
+    """Digest of the wish for warm pools that is obeyed; None: this agent knows of no pools."""

@@ -9,8 +9,9 @@ import sys
 
 from isolet_cluster.errors import ClusterError, say
 
-from . import checkpoint, cold, process, scale
+from . import checkpoint, cold, process, scale, warm
 from .place import Place
+from .report import Report
 
 DESCRIPTION = """hack/bench: Isolet beside its floor, measured in one run and in turns.
 
@@ -19,6 +20,7 @@ started is ended at the end. Compare the ratios of a run, not the absolute numbe
 
   cold     a sandbox from nothing: latency, sustained throughput, API writes, CPU
   process  a Process from start to exit; hundreds of them through one node
+  warm     a program in a warm slot, beside stdin itself and a cold start; no Kubernetes
   scale    agent restart with live sandboxes; operator start with many objects
   checkpoint   a workspace taken and restored, beside a plain copy
 """
@@ -51,12 +53,14 @@ def parser() -> argparse.ArgumentParser:
     copy.add_argument("--mib", type=int, default=1024, help="size of the few files together")
     copy.add_argument("--files", type=int, default=50_000, help="how many small files")
     copy.add_argument("--only", choices=["few", "many"], help="one kind alone")
+    slots = commands.add_parser("warm", parents=[common], help="a program in a warm slot")
+    slots.add_argument("--n", type=int, default=30, help="runs of each kind for latency")
     return whole
 
 
-def main() -> int:
-    """Parse and run."""
-    options = parser().parse_args()
+def _measure(options: argparse.Namespace) -> Report:
+    if options.command == "warm":
+        return warm.run(options)
     kinds = {
         "cold": cold.run,
         "process": process.run,
@@ -64,9 +68,15 @@ def main() -> int:
         "checkpoint": checkpoint.run,
     }
     run = kinds[options.command]
+    with Place.up(os.environ["ISOLET_CLUSTER"], keep=options.keep) as place:
+        return run(place, options)
+
+
+def main() -> int:
+    """Parse and run."""
+    options = parser().parse_args()
     try:
-        with Place.up(os.environ["ISOLET_CLUSTER"], keep=options.keep) as place:
-            report = run(place, options)
+        report = _measure(options)
     except (ClusterError, OSError) as error:
         say(f"error: {error}")
         return 1

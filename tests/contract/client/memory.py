@@ -27,6 +27,7 @@ from isolet.wire.execution import (
     Step,
 )
 from isolet.wire.node import Amounts, NodeCondition, NodeObserved, Stray
+from isolet.wire.pool import PoolObserved, PoolsObserved, PoolsWanted
 from tests.contract.client.memory_checkpoints import MemoryCheckpoints
 from tests.contract.client.memory_processes import MemoryProcesses
 
@@ -179,6 +180,15 @@ class MemoryAgent(MemoryProcesses, MemoryCheckpoints):
         self._enter("remove_strays", fence)
         self.strays = [stray for stray in self.strays if stray.name not in names]
         return ()
+
+    async def put_pools(self, wanted: PoolsWanted, fence: Fence | None) -> PoolsObserved:
+        """See `AgentAPI.put_pools`."""
+        self._enter("put_pools", fence)
+        pools = tuple(
+            PoolObserved(class_name=p.class_name, generation=p.generation, target=p.minimum)
+            for p in wanted.pools
+        )
+        return PoolsObserved(digest=wanted.digest(), at=self.clock.now(), pools=pools)
 
     def finish(
         self, uid: str, outcome: Outcome, *, stdout: bytes = b"", stderr: bytes = b""

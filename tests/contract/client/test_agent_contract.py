@@ -18,6 +18,7 @@ from isolet.wire.execution import (
     Step,
 )
 from isolet.wire.node import Stray
+from isolet.wire.pool import PoolsWanted, PoolWanted
 from tests.contract.client.harness import Way, resources, wanted
 
 FAILED = Outcome(succeeded=False, reason="NonZeroExit", message="exit 9", exit_code=9)
@@ -195,6 +196,23 @@ async def test_strays_are_removed(way: Way) -> None:
     assert (await way.api.node()).strays == (stray,)
     assert list(await way.api.remove_strays(["isolet-1"], fence(1))) == []
     assert (await way.api.node()).strays == ()
+
+
+async def test_pools_are_wanted_as_a_whole(way: Way) -> None:
+    pool = PoolWanted(
+        class_name="warm",
+        generation=2,
+        image="sha256:" + "a" * 64,
+        resources=resources(),
+        minimum=3,
+        maximum=3,
+    )
+    wish = PoolsWanted(pools=(pool,))
+    seen = await way.api.put_pools(wish, fence(1))
+    assert seen.digest == wish.digest()
+    assert [(p.class_name, p.generation, p.target) for p in seen.pools] == [("warm", 2, 3)]
+    with pytest.raises(errors.Fenced):
+        await way.api.put_pools(PoolsWanted(), fence(0))
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from isolet.wire import http
 from isolet.wire.agent_api import Change
 from isolet.wire.base import Fence
 from isolet.wire.execution import ExecRequest, Outcome
+from isolet.wire.pool import PoolsWanted
 from tests.contract.client import wire
 from tests.contract.client.harness import LIMITS, TIMEOUTS, Served, wanted
 from tests.contract.client.memory import MemoryAgent
@@ -268,6 +269,7 @@ async def test_a_lost_answer_to_an_effect_is_unconfirmed(short_folder: Path, raw
             client.remove("uid-1", None),
             client.exec("uid-1", ExecRequest(command=("true",), timeout_seconds=1)),
             client.remove_strays(["x"], None),
+            client.put_pools(PoolsWanted(), None),
         ):
             with pytest.raises(errors.Unconfirmed):
                 await call

@@ -10,6 +10,7 @@ from isolet.plan.sandbox_model import (
     PinnedSpec,
     ProcessPart,
     SandboxRecord,
+    SlotPart,
     Stop,
 )
 from isolet.wire.checkpoint import Manifest, Restore, Source, StoreCopy
@@ -94,6 +95,8 @@ def a_full_record(uid: str = "full") -> SandboxRecord:
         ended_at=NOON + timedelta(days=1),
         ended_boottime=7.0,
         nothing_left=True,
+        slot=SlotPart(uid="slot-1", digest="sha256:00"),
+        awaits_slot=True,
         kind=Kind.PROCESS,
         process=ProcessPart(
             host_uid="host",

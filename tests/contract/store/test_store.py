@@ -8,9 +8,9 @@ import pytest
 
 from isolet.agent.store.base import Store, Tombstone
 from isolet.base import errors
-from isolet.plan.sandbox_model import Kind
+from isolet.plan.sandbox_model import Kind, SandboxRecord, Stop
 from isolet.wire.base import Fence
-from isolet.wire.execution import OutputFacts, State, Step
+from isolet.wire.execution import Outcome, OutputFacts, State, Step
 
 from .records import NOON, a_full_record, a_record
 
@@ -297,3 +297,75 @@ async def test_a_tombstone_says_what_it_is_of_and_may_be_forgotten(store: Store)
     assert await store.tombstone("p") is None
     assert await store.tombstone("e") is not None
     await store.add(a_full_record("p"))
+
+
+async def a_slot(store: Store, **changes: object) -> SandboxRecord:
+    base: dict[str, object] = {"kind": Kind.SLOT, "step": Step.RUNNING, "container_id": "c1"}
+    return await store.add(a_record("slot-1", **{**base, **changes}))
+
+
+async def test_a_new_record_takes_the_place_of_a_slot(store: Store) -> None:
+    slot = await a_slot(store)
+    given = await store.assign(slot.uid, a_record())
+    assert given == a_record().with_(revision=1, sequence=2)
+    assert await store.list() == (given,)
+    assert await store.changed_since(0) == ((given,), (), 2)
+
+
+async def test_a_record_that_waited_takes_the_place_of_a_slot(store: Store) -> None:
+    waiting = await store.add(a_record(awaits_slot=True))
+    slot = await a_slot(store)
+    given = await store.assign(slot.uid, waiting.with_(step=Step.DISPATCHED))
+    assert given == waiting.with_(step=Step.DISPATCHED, revision=2, sequence=3)
+    assert await store.list() == (given,)
+
+
+SPOILT_SLOTS = {
+    "gone": None,
+    "no slot": {"kind": Kind.EXECUTION},
+    "not running yet": {"step": Step.DISPATCHED},
+    "being removed": {"removing": True},
+    "to be ended": {"stop": Stop(reason="Terminated", message="as asked")},
+    "ended": {"outcome": Outcome(succeeded=False, reason="OOMKilled", message="")},
+}
+
+
+@pytest.mark.parametrize("changes", SPOILT_SLOTS.values(), ids=SPOILT_SLOTS)
+async def test_only_a_slot_that_waits_is_given(store: Store, changes) -> None:
+    before = () if changes is None else (await a_slot(store, **changes),)
+    with pytest.raises(errors.Conflict) as caught:
+        await store.assign("slot-1", a_record())
+    assert caught.value.reason == "SlotTaken"
+    assert await store.list() == before
+
+
+async def test_a_uid_that_was_here_costs_no_slot(store: Store) -> None:
+    slot = await a_slot(store)
+    known = await store.add(a_record("known"))
+    await store.bury("cancelled", at=NOON)
+    for uid, why in (("known", "AlreadyExists"), ("cancelled", "AlreadyEnded")):
+        with pytest.raises(errors.Conflict) as caught:
+            await store.assign(slot.uid, a_record(uid))
+        assert caught.value.reason == why
+    changed = await store.update(known.with_(removing=True))
+    with pytest.raises(errors.Conflict) as caught:
+        await store.assign(slot.uid, known.with_(step=Step.DISPATCHED))
+    assert caught.value.reason == "StaleRevision"
+    assert set(await store.list()) == {slot, changed}
+
+
+async def test_of_many_at_once_one_gets_the_slot(store: Store) -> None:
+    slot = await a_slot(store)
+    tries = [store.assign(slot.uid, a_record(f"u{number}")) for number in range(32)]
+    results = await asyncio.gather(*tries, return_exceptions=True)
+    won = [result for result in results if isinstance(result, SandboxRecord)]
+    assert len(won) == 1
+    assert {r.reason for r in results if isinstance(r, errors.Conflict)} == {"SlotTaken"}
+    assert await store.list() == tuple(won)
+
+
+async def test_the_wish_for_pools_is_kept(store: Store) -> None:
+    assert await store.pools() == ""
+    for wish in ("{}", '{"pools": []}'):
+        await store.keep_pools(wish)
+        assert await store.pools() == wish

@@ -67,6 +67,8 @@ class Node:
             policy_model.NodeFacts(cpus=64, memory_bytes=20 << 30, disk_bytes=20 << 30)
         )
         self.service: Service | None = None
+        self.engine: DockerEngine | None = None
+        self.store: SQLiteStore | None = None
         self._closers: list[object] = []
 
     async def open(self) -> Service:
@@ -100,6 +102,7 @@ class Node:
         )
         book = DeadlineBook(self.run / "deadlines.json", self.installation)
         self.service = Service(context, book)
+        self.engine, self.store = engine, store
         self._closers = [engine, store]
         await self.service.start()
         await self.service.qualified()

@@ -443,6 +443,38 @@ def _classes() -> Iterator[Case]:
     )  # fmt: skip
 
 
+def _pools() -> Iterator[Case]:
+    one = "give either size, or maximum and perhaps minimum"
+    for pool, field, words in (
+        ({}, "warmPool", one),
+        ({"size": 1, "maximum": 2}, "warmPool", one),
+        ({"size": 1, "minimum": 1}, "warmPool.minimum", "minimum needs a maximum"),
+        ({"minimum": 3, "maximum": 2}, "warmPool.minimum", "may not be over it"),
+    ):
+        yield _class(f"pool {pool}", field, words, False, warmPool=pool)
+    for pool, field, words in (
+        ({"size": 0}, "warmPool.size", "should be greater than or equal to 1"),
+        ({"size": 1025}, "warmPool.size", "should be less than or equal to 1024"),
+        ({"size": 1, "createConcurrency": 33}, "warmPool.createConcurrency", "equal to 32"),
+        ({"size": 1, "idleTimeoutSeconds": 9}, "warmPool.idleTimeoutSeconds", "equal to 10"),
+        ({"size": 1, "whenEmpty": "Cry"}, "warmPool.whenEmpty", "Unsupported value"),
+    ):
+        yield _class(f"pool {pool}", field, words, warmPool=pool)
+    pool = {"size": 1}
+    yield _class(
+        "pool of no image", "warmPool", "give images.default", False,
+        warmPool=pool, images={"allowed": [PINNED]},
+    )  # fmt: skip
+    yield _class(
+        "pool of incomplete bounds", "warmPool", "give every one of resources.default", False,
+        warmPool=pool, resources={"default": {"cpu": "1"}, "maximum": MAXIMUM},
+    )  # fmt: skip
+    yield _class(
+        "pool of another medium", "warmPool", "none of workspace.media", False,
+        warmPool=pool, workspace={"media": ["Memory"]},
+    )  # fmt: skip
+
+
 def _nodes() -> Iterator[Case]:
     for endpoint in (
         "http://10.0.0.1:7443",
@@ -501,6 +533,7 @@ CASES = [
     *_rest_of_execution(),
     *_processes(),
     *_classes(),
+    *_pools(),
     *_nodes(),
     *_checkpoints(),
 ]

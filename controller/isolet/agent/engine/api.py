@@ -117,10 +117,13 @@ class API:
 
     @contextlib.asynccontextmanager
     async def hijack(
-        self, path: str, body: Mapping[str, object]
+        self,
+        path: str,
+        body: Mapping[str, object] | None = None,
+        query: Mapping[str, object] | None = None,
     ) -> AsyncIterator[tuple[transport.Connection, bytes]]:
         """The raw connection behind a POST that the engine upgrades, and what came with it."""
-        async with self._open("POST", path, None, body, changes=True, upgrade=True) as answer:
+        async with self._open("POST", path, query, body, changes=True, upgrade=True) as answer:
             yield answer.connection, answer.rest
 
     async def version(self) -> str:

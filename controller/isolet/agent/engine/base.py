@@ -239,6 +239,18 @@ class ExecStream(Protocol):
         ...
 
 
+class InputStream(Protocol):
+    """The stdin of a running container, attached. Closing it does not end the input."""
+
+    async def write(self, data: bytes) -> None:
+        """Send all of it. Raises Unconfirmed when the connection is gone: part may have come."""
+        ...
+
+    async def ended(self) -> None:
+        """Wait until the engine ends the connection; an engine that dies does. Cancel at will."""
+        ...
+
+
 class Engine(Protocol):
     """A container engine on this node."""
 
@@ -289,6 +301,10 @@ class Engine(Protocol):
         """
         ...
 
+    async def rename(self, container_id: str, name: str) -> None:
+        """Give it another name; the one that it has is not an error. Raises Conflict, NotFound."""
+        ...
+
     async def pause(self, container_id: str) -> None:
         """Freeze."""
         ...
@@ -329,6 +345,13 @@ class Engine(Protocol):
         stdin: bool,
     ) -> AbstractAsyncContextManager[ExecStream]:
         """Run a command in a running container, attached over a hijacked socket."""
+        ...
+
+    def attach(self, container_id: str) -> AbstractAsyncContextManager[InputStream]:
+        """The stdin of a container that was made with `open_stdin`, while it runs.
+
+        The engine attaches to one that has ended too, and then nothing is read: look first.
+        """
         ...
 
     async def inspect_exec(self, exec_id: str) -> ExecFacts:

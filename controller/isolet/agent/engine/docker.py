@@ -9,7 +9,7 @@ import contextlib
 import dataclasses
 import re
 import secrets
-from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from datetime import datetime
 
 from isolet.agent.engine import (
@@ -77,7 +77,7 @@ class DockerEngine:
                 for path in dict.fromkeys(paths)
             }
         finally:
-            await _to_the_end(self._remove_probe(name))
+            await probe.to_the_end(self._remove_probe(name))
 
     async def _remove_probe(self, name: str) -> None:
         try:
@@ -166,6 +166,12 @@ class DockerEngine:
         if status is base.Status.PAUSED:
             await self.unpause(container_id)
         return status in (base.Status.RUNNING, base.Status.PAUSED, base.Status.RESTARTING)
+
+    async def rename(self, container_id: str, name: str) -> None:
+        """Give it another name; the one that it has is not an error."""
+        if (await self.inspect(container_id)).name != name:
+            query = {"name": api.quoted(name)}
+            await self._api.change("POST", _path(container_id, "rename"), query)
 
     async def pause(self, container_id: str) -> None:
         """Freeze; paused already is not an error."""
@@ -337,6 +343,14 @@ class DockerEngine:
                 await stream.close_stdin()
             yield stream
 
+    @contextlib.asynccontextmanager
+    async def attach(self, container_id: str) -> AsyncIterator[base.InputStream]:
+        """The stdin of a running container."""
+        # Nothing but stdin: a program waits for who is attached to its output and does not read it.
+        query = {"stream": "1", "stdin": "1"}
+        async with self._api.hijack(_path(container_id, "attach"), query=query) as (connection, _):
+            yield execs.Input(connection)
+
     async def inspect_exec(self, exec_id: str) -> base.ExecFacts:
         """State of an exec."""
         return (await self._api.get(f"/exec/{api.quoted(exec_id)}/json")).read(inspected.exec_facts)
@@ -375,13 +389,3 @@ class DockerEngine:
 def _path(name_or_id: str, action: str = "") -> str:
     path = f"/containers/{api.quoted(name_or_id)}"
     return f"{path}/{action}" if action else path
-
-
-async def _to_the_end(work: Coroutine[None, None, None]) -> None:
-    """Do `work` even when the caller is cancelled meanwhile; the cancellation follows after it."""
-    task = asyncio.ensure_future(work)
-    try:
-        await asyncio.shield(task)
-    except asyncio.CancelledError:
-        await task
-        raise

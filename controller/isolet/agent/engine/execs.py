@@ -1,6 +1,7 @@
-"""An attached exec: both directions over one hijacked socket."""
+"""Hijacked sockets: an attached exec in both directions, a container's input in one."""
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 from isolet.agent.engine import base, streams, transport
@@ -87,3 +88,23 @@ class Exec:
     async def close_stdin(self) -> None:
         """Deliver end of input."""
         self._connection.finish_sending()
+
+
+class Input:
+    """Implements `base.InputStream`."""
+
+    def __init__(self, connection: transport.Connection) -> None:
+        self._connection = connection
+
+    async def write(self, data: bytes) -> None:
+        """Send all of it. Raises Unconfirmed."""
+        try:
+            await self._connection.send(data)
+        except transport.Lost as error:
+            raise errors.Unconfirmed(f"the input of a container broke off: {error}") from error
+
+    async def ended(self) -> None:
+        """Wait until the engine ends the connection."""
+        with contextlib.suppress(transport.Lost):
+            while await self._connection.receive():
+                pass

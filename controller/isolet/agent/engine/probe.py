@@ -1,8 +1,9 @@
 """Whether an image has certain files, found out without running anything of it."""
 
+import asyncio
 import base64
 import json
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from typing import Any
 
 from isolet.agent.engine import api
@@ -56,3 +57,13 @@ async def _stat(engine: api.API, container_id: str, path: str) -> Mapping[str, A
         return stat if isinstance(stat.get("mode"), int) else None
     except (ValueError, AttributeError):
         raise errors.Unavailable("the engine's file status cannot be read") from None
+
+
+async def to_the_end(work: Coroutine[None, None, None]) -> None:
+    """Do `work` even when the caller is cancelled meanwhile; the cancellation follows after it."""
+    task = asyncio.ensure_future(work)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await task
+        raise

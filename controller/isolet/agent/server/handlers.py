@@ -19,6 +19,7 @@ from isolet.wire import http
 from isolet.wire.agent_api import AgentAPI
 from isolet.wire.base import Wire
 from isolet.wire.execution import Amendment, ExecRequest, ExecutionWanted
+from isolet.wire.pool import PoolsWanted
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Route = tuple[str, str, Right, Handler]
@@ -80,6 +81,7 @@ class Handlers:
             ("GET", one + "/output/{stream}", Right.OUTPUT, self.output),
             ("POST", one + "/exec", Right.EXEC, self.exec),
             ("GET", http.NODE, Right.READ, self.node),
+            ("PUT", http.POOLS, Right.WANT, self.put_pools),
             ("POST", http.STRAYS_REMOVE, Right.WANT, self.remove_strays),
             *self._processes.routes(),
             *self._checkpoints.routes(),
@@ -158,6 +160,12 @@ class Handlers:
         """`GET /v1/node`."""
         return _json(await self._api.node())
 
+    async def put_pools(self, request: web.Request) -> web.StreamResponse:
+        """`PUT /v1/pools`."""
+        fence = parse.fence(request)
+        wanted = await parse.body(request, PoolsWanted, http.MAX_POOLS_BODY, self._limits.pace)
+        return _json(await self._api.put_pools(wanted, fence))
+
     async def remove_strays(self, request: web.Request) -> web.StreamResponse:
         """`POST /v1/strays:remove`."""
         fence = parse.fence(request)
@@ -182,6 +190,7 @@ class Handlers:
 
     async def metrics(self, _request: web.Request) -> web.StreamResponse:
         """Prometheus' text format."""
+        self._metrics.pools.pools = (await self._api.node()).pools
         return web.Response(body=self._metrics.render(), content_type="text/plain")
 
 

@@ -1,7 +1,7 @@
 """The first time a uid is heard of: policy, qualification, room, then a durable record."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from isolet.agent.policy import checks
 from isolet.agent.service.checkpoint_records import held_bytes
@@ -12,6 +12,7 @@ from isolet.base import errors, steps
 from isolet.plan import reasons
 from isolet.plan.sandbox_model import SandboxRecord
 from isolet.wire.execution import ExecutionSpec
+from isolet.wire.node import Amounts
 
 MAX_INSIDE = 16
 """Processes at a time in one session."""
@@ -32,12 +33,13 @@ def _holds(record: SandboxRecord) -> bool:
 
 
 class Admission:
-    """Lets work in, one at a time, so that the room that was seen is still there."""
+    """Lets work in, and counts what it lets in at once, so that no room is given twice."""
 
     def __init__(self, context: Context, node: Node) -> None:
         self._context = context
         self._node = node
         self._lock = asyncio.Lock()
+        self._coming: dict[int, SandboxRecord] = {}
         self.stopped = False
 
     def stop(self) -> None:
@@ -54,11 +56,12 @@ class Admission:
         problems: Sequence[checks.Violation],
         keep: Callable[[], None],
         record: Callable[[], SandboxRecord],
+        begin: Callable[[SandboxRecord], Awaitable[SandboxRecord]] | None = None,
     ) -> SandboxRecord:
         """Make the record of something with a sandbox of its own.
 
         `keep` has its inputs at hand: in memory before the record is durable, since the worker that
-        finds the record needs them.
+        finds the record needs them. `begin` makes it durable where that is more than to add it.
 
         Raises:
             Refused: the node's policy (`NodePolicy`).
@@ -66,13 +69,26 @@ class Admission:
         """
         self._require_open(problems)
         self._check_qualified(spec)
+        new = record()
         async with self._lock:
-            lack = checks.room(
-                self._context.policy, allocated(await self._context.store.list()), spec
-            )
+            lack = checks.room(self._context.policy, await self._promised(), spec)
             if lack:
                 raise errors.Unavailable(lack, reason=reasons.NODE_FULL, retry_after=5.0)
-            return await self._add(keep, record)
+            self._coming[id(new)] = new
+        try:
+            return await self._add(keep, lambda: new, begin)
+        finally:
+            del self._coming[id(new)]
+
+    async def _promised(self) -> Amounts:
+        """What records hold, and those that are on their way into the store.
+
+        They are not waited for: what comes at once shares one sync of the disk.
+        """
+        records = await self._context.store.list()
+        known = {record.uid for record in records}
+        coming = [record for record in self._coming.values() if record.uid not in known]
+        return allocated([*records, *coming])
 
     async def inside(
         self,
@@ -119,11 +135,14 @@ class Admission:
             return await self._add(lambda: None, lambda: record)
 
     async def _add(
-        self, keep: Callable[[], None], record: Callable[[], SandboxRecord]
+        self,
+        keep: Callable[[], None],
+        record: Callable[[], SandboxRecord],
+        begin: Callable[[SandboxRecord], Awaitable[SandboxRecord]] | None = None,
     ) -> SandboxRecord:
         keep()
         steps.reach(AgentStep.RECORD_BEFORE)
-        added = await self._context.store.add(record())
+        added = await (begin or self._context.store.add)(record())
         steps.reach(AgentStep.RECORD_AFTER)
         return added
 

@@ -88,7 +88,7 @@ class CheckpointDriver:
 
     async def _engine_answers(self, host: SandboxRecord) -> Seen:
         try:
-            seen = await self._context.engine.inspect(host.container_name)
+            seen = await self._context.engine.inspect(host.engine_name)
         except errors.NotFound:
             return Seen.ABSENT
         except errors.Unavailable:

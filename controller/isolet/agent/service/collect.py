@@ -124,7 +124,7 @@ async def look(
         raise errors.NotFound("a Memory workspace is gone with its sandbox")
     user = config.user_ids(record.spec.user)
     for number in range(TRIES):
-        device = await context.disks.device_of(record.uid)
+        device = await context.disks.device_of(record.place)
         if device is None:
             raise errors.NotFound("its workspace is not there any more")
         try:

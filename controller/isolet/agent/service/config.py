@@ -3,7 +3,7 @@
 from isolet.agent.engine.base import BindMount, SandboxConfig, Tmpfs, VolumeMount
 from isolet.agent.workspace.script import MOUNT_POINT, TREE_MOUNT_POINT
 from isolet.base import names
-from isolet.plan.sandbox_model import SandboxRecord
+from isolet.plan.sandbox_model import Kind, SandboxRecord
 from isolet.wire.execution import Medium
 
 MAIN_FILES = "run-files"
@@ -12,6 +12,8 @@ MAIN_STDIN = "run-stdin"
 
 MAIN_GO = "run-go"
 """An empty file beside it, for which a script waits whose workspace is filled first."""
+SLOT_SCRIPT = "wait"
+"""What a warm slot runs until it is given away."""
 
 MAIN_SCRIPT = "run"
 """The launch script of the main program in that folder."""
@@ -36,7 +38,7 @@ def sandbox(
         image=record.image_id or spec.image,
         runtime=spec.runtime,
         user=spec.user,
-        command=("/bin/sh", f"{MOUNT_POINT}/{MAIN_SCRIPT}"),
+        command=("/bin/sh", f"{MOUNT_POINT}/{script_of(record)}"),
         labels=labels(record, installation),
         cpu_millis=spec.resources.cpu_millis,
         memory_bytes=spec.resources.memory_bytes,
@@ -48,11 +50,30 @@ def sandbox(
         tmpfs=_tmpfs(record),
         binds=_binds(launch_folder, tree_folder),
         volumes=_volumes(record),
+        open_stdin=record.kind is Kind.SLOT,
     )
 
 
+def script_of(record: SandboxRecord) -> str:
+    """The script that its container is made to run."""
+    return SLOT_SCRIPT if record.kind is Kind.SLOT else MAIN_SCRIPT
+
+
 def labels(record: SandboxRecord, installation: str) -> dict[str, str]:
-    """What is written on container and volume: whose it is and which spec it was made for."""
+    """What is written on container and volume: whose it is and which spec it was made for.
+
+    Labels cannot be changed: what was given a warm slot has the slot's.
+    """
+    if record.slot is not None:
+        return {
+            names.LABEL_INSTALLATION: installation,
+            names.LABEL_KIND: Kind.SLOT.value,
+            names.LABEL_UID: record.slot.uid,
+            names.LABEL_NAMESPACE: "",
+            names.LABEL_NAME: record.slot.uid,
+            names.LABEL_CLASS: record.class_name,
+            names.LABEL_SPEC_DIGEST: record.slot.digest,
+        }
     return {
         names.LABEL_INSTALLATION: installation,
         names.LABEL_KIND: record.kind.value,

@@ -5,25 +5,25 @@ labels is adopted, and the store changes by compare-and-set.
 """
 
 import asyncio
-from dataclasses import replace
 
 from isolet.agent.deadline_book import DeadlineBook
 from isolet.agent.engine import config as engine_config
-from isolet.agent.engine.base import Container, SandboxConfig, Status, Stream
+from isolet.agent.engine.base import Container, SandboxConfig, Status
 from isolet.agent.service import collect, config
+from isolet.agent.service.assign import Assigner
 from isolet.agent.service.context import Context
 from isolet.agent.service.due import deadline_entry, on_boot_clock
 from isolet.agent.service.facts import Facts
 from isolet.agent.service.git_effects import GitEffects, Performer
 from isolet.agent.service.imports import Imports
 from isolet.agent.service.inputs import Inputs
-from isolet.agent.service.output import files_of
+from isolet.agent.service.output import files_of, with_cut_streams
 from isolet.agent.service.restorer import CannotRestore, Restorer
 from isolet.agent.steps import AgentStep
 from isolet.agent.workspace.disk import volume_options
 from isolet.base import errors, names, steps
 from isolet.plan import reasons, sandbox_model
-from isolet.plan.sandbox_model import Kind, ProcessPart, SandboxRecord
+from isolet.plan.sandbox_model import Kind, SandboxRecord
 from isolet.wire.execution import Medium, Outcome, Step
 
 DEATH_SECONDS = 5.0
@@ -42,6 +42,7 @@ class Effects:
         restorer: Restorer,
         book: DeadlineBook,
         imports: Imports,
+        assigner: Assigner,
     ) -> None:
         self._context = context
         self._facts = facts
@@ -57,6 +58,8 @@ class Effects:
             sandbox_model.Dispatch: self._dispatch,
             sandbox_model.Start: self._start,
             sandbox_model.Undispatch: self._undispatch,
+            sandbox_model.Assign: assigner.assign,
+            sandbox_model.Unassign: assigner.unassign,
             sandbox_model.RecordRunning: self._record_running,
             sandbox_model.RecordStop: self._record_stop,
             sandbox_model.End: self._end,
@@ -192,7 +195,7 @@ class Effects:
         if record.spec.medium is not Medium.DISK:
             return
         context = self._context
-        device = await context.disks.device_of(record.uid)
+        device = await context.disks.device_of(record.place)
         named = [
             volume.options.get("device")
             for volume in await context.engine.volumes(config.labels(record, context.installation))
@@ -214,6 +217,9 @@ class Effects:
     async def _record_running(
         self, record: SandboxRecord, action: sandbox_model.RecordRunning
     ) -> SandboxRecord:
+        if record.slot is not None and record.container_id is not None:
+            # For people: its name says whose it is now.
+            await self._context.engine.rename(record.container_id, record.container_name)
         now = self._context.moment()
         if record.restored and record.spec.medium is Medium.MEMORY:
             self._context.launches.write(record.uid, config.MAIN_GO, b"")
@@ -247,10 +253,10 @@ class Effects:
         steps.reach(AgentStep.END_BEFORE)
         engine = self._context.engine
         if action.grace_seconds:
-            await engine.stop(record.container_name, grace_seconds=action.grace_seconds)
+            await engine.stop(record.engine_name, grace_seconds=action.grace_seconds)
         else:
-            await engine.kill(record.container_name)
-        await self._confirm_dead(record.container_name)
+            await engine.kill(record.engine_name)
+        await self._confirm_dead(record.engine_name)
         steps.reach(AgentStep.END_AFTER)
         return record
 
@@ -323,10 +329,11 @@ class Effects:
         if record.spec.medium is Medium.DISK:
             await self._remove_volume(record)
             steps.reach(AgentStep.DISPOSE_VOLUME_AFTER)
-            await context.disks.release(record.uid)
+            await context.disks.release(record.place)
             steps.reach(AgentStep.DISPOSE_DISK_AFTER)
-        context.launches.remove(record.uid)
         context.trees.remove(record.uid)
+        for place in (record.uid, record.place):
+            context.launches.remove(place)
         stored = await context.store.update(
             record.with_(
                 step=Step.DISPOSED,
@@ -366,6 +373,8 @@ class Effects:
         files_of(record, context.output_folder(record.uid)).delete()
         context.artifacts.remove(record.uid)
         await context.store.bury(record.uid, at=context.clock.now())
+        if record.kind is Kind.SLOT:
+            await context.store.forget((record.uid,), Kind.SLOT)
         steps.reach(AgentStep.BURY_AFTER)
 
     async def guard_again(self, record: SandboxRecord) -> None:
@@ -378,15 +387,6 @@ class Effects:
         entry = deadline_entry(record, pid)
         if entry is not None:
             await self._book.put(entry)
-
-
-def with_cut_streams(context: Context, record: SandboxRecord) -> ProcessPart | None:
-    """With the names of the streams of which only the end is kept."""
-    if record.process is None:
-        return None
-    files = files_of(record, context.output_folder(record.uid))
-    cut = tuple(stream.value for stream in Stream if files.was_cut(stream))
-    return replace(record.process, truncated_streams=cut)
 
 
 def _mismatch(differences: list[str]) -> Outcome:

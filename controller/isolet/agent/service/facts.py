@@ -7,16 +7,16 @@ import asyncio
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 
-from isolet.agent.engine.base import Container, Status
+from isolet.agent.engine.base import Container, Status, Stream
 from isolet.agent.service import config
 from isolet.agent.service.context import Context
 from isolet.agent.service.events import EventLog
 from isolet.agent.service.images import Images
 from isolet.agent.service.imports import Imports
 from isolet.agent.service.inputs import Inputs
-from isolet.agent.service.output import Follower, cap_of, files_of
+from isolet.agent.service.output import Follower, OutputFiles, cap_of, files_of
 from isolet.agent.service.restorer import Restorer
-from isolet.base import errors, names
+from isolet.base import errors
 from isolet.plan import inside
 from isolet.plan.sandbox_model import (
     ContainerFacts,
@@ -51,8 +51,10 @@ class Facts:
         events: EventLog,
         imports: Imports,
         wake: Callable[[str], None],
+        outlook: Callable[[SandboxRecord], Seen],
     ) -> None:
         self._context = context
+        self._outlook = outlook
         self._images = images
         self._inputs = inputs
         self._restorer = restorer
@@ -80,6 +82,7 @@ class Facts:
             control=follower.control if follower else None,
             control_detail=follower.control_detail if follower else "",
             output_done=follower.done if follower else True,
+            output_incomplete=follower.incomplete if follower else True,
             overflow=follower.overflow if follower else False,
             workspace_full=await self._workspace_full(record, container),
             ended_by_watchdog=record.uid in self._ended_by_watchdog,
@@ -100,7 +103,7 @@ class Facts:
 
     async def _inspect(self, record: SandboxRecord) -> tuple[Container | None, Seen]:
         try:
-            container = await self._context.engine.inspect(record.container_name)
+            container = await self._context.engine.inspect(record.engine_name)
         except errors.NotFound:
             return None, Seen.ABSENT
         except errors.Unavailable:
@@ -120,6 +123,7 @@ class Facts:
             inputs=self._inputs.at_hand(record.uid),
             source=self._restorer.is_known(record),
             tree=self._imports.look(record),
+            slot=self._outlook(record) if record.awaits_slot else Seen.ABSENT,
         )
 
     async def _without_container(self, record: SandboxRecord, state: Seen) -> SandboxFacts:
@@ -152,11 +156,8 @@ class Facts:
         return OOMSeen(engine_flag=container.oom_killed, engine_event=heard)
 
     def is_ours(self, container: Container, record: SandboxRecord) -> bool:
-        """Whether the container is this very record's: installation, uid and spec digest."""
-        return (
-            names.labels_match(container.labels, self._context.installation, record.uid)
-            and container.labels.get(names.LABEL_SPEC_DIGEST) == record.spec_digest
-        )
+        """Whether the container is this very record's, by every label."""
+        return config.labels(record, self._context.installation).items() <= container.labels.items()
 
     async def _attend_output(self, record: SandboxRecord, container: Container) -> None:
         if not self.is_ours(container, record):
@@ -189,16 +190,21 @@ class Facts:
                 files_of(record, self._context.output_folder(record.uid)),
                 cap=cap_of(record),
                 nonce=self._context.nonce(record.uid, config.MAIN_SCRIPT),
+                slot_nonce=self._slot_nonce(record),
                 wake=lambda: self._wake(record.uid),
             )
             self._followers[record.uid] = follower
         return follower
 
+    def _slot_nonce(self, record: SandboxRecord) -> str | None:
+        slot = record.slot
+        return self._context.nonce(slot.uid, config.MAIN_SCRIPT) if slot else None
+
     async def _workspace_full(self, record: SandboxRecord, container: Container) -> bool:
         if record.spec.medium is not Medium.DISK or _LIFE[container.status] is not Life.EXITED:
             return False
         try:
-            return await self._context.disks.is_full(record.uid)
+            return await self._context.disks.is_full(record.place)
         except errors.IsoletError:
             return False
 
@@ -246,3 +252,19 @@ class Facts:
 def oldest(records: list[SandboxRecord], fallback: datetime) -> datetime:
     """From when on the engine's events matter."""
     return min((r.created_at for r in records if r.outcome is None), default=fallback)
+
+
+def with_output(context: Context, facts: Facts, record: SandboxRecord) -> SandboxRecord:
+    """The record with what is not in the store: live counts, and the tails, tenant data."""
+    if record.outcome is None:
+        return record.with_(output=facts.output(record))
+    limit = record.spec.status_tail_bytes
+    if not limit:
+        return record
+    files = OutputFiles(context.output_folder(record.uid))
+    tails = {s: files.read(s, -limit, limit)[1] for s in Stream}
+    return record.with_(
+        output=record.output.model_copy(
+            update={"stdout_tail": tails[Stream.STDOUT], "stderr_tail": tails[Stream.STDERR]}
+        )
+    )

@@ -20,6 +20,7 @@ class Inputs:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._held: dict[str, dict[str, bytes]] = {}
+        self._specs: dict[str, ExecutionSpec] = {}
 
     def keep(self, uid: str, spec: ExecutionSpec) -> None:
         """Have the launch of `uid` at hand.
@@ -29,6 +30,13 @@ class Inputs:
         """
         nonce = self._context.nonce(uid, config.MAIN_SCRIPT)
         self._held[uid] = {config.MAIN_SCRIPT: launch_script(spec, nonce)}
+        self._specs[uid] = spec
+
+    def keep_slot(self, uid: str, seconds: int) -> None:
+        """Have at hand what a warm slot runs, at most so long. Nothing of a tenant is in it."""
+        nonce = self._context.nonce(uid, config.MAIN_SCRIPT)
+        waiting = script.wait(nonce, seconds + GUARD_MARGIN_SECONDS, config.MAIN_SCRIPT)
+        self._held[uid] = {config.SLOT_SCRIPT: waiting}
 
     def keep_process(self, uid: str, spec: ProcessSpec, user: str) -> None:
         """Have the launch of a Process with a sandbox of its own at hand. Raises Invalid."""
@@ -46,6 +54,15 @@ class Inputs:
             uid in self._held or (self._context.launches.folder(uid) / config.MAIN_SCRIPT).exists()
         )
 
+    def spec(self, uid: str) -> ExecutionSpec | None:
+        """The spec of an Execution that has not started, if it is at hand."""
+        return self._specs.get(uid)
+
+    def warm(self, uid: str) -> bytes:
+        """The launch script for a slot: without a guard, which the slot has. Raises LookupError."""
+        nonce = self._context.nonce(uid, config.MAIN_SCRIPT)
+        return launch_script(self._specs[uid], nonce, guard=False)
+
     def lay_down(self, uid: str) -> None:
         """Put everything where the sandbox will find it."""
         held = self._held.get(uid, {})
@@ -55,11 +72,12 @@ class Inputs:
     def forget(self, uid: str) -> None:
         """Drop everything: it has been read, or never will be."""
         self._held.pop(uid, None)
+        self._specs.pop(uid, None)
         for name in (config.MAIN_SCRIPT, config.MAIN_FILES, config.MAIN_STDIN):
             self._context.launches.remove_file(uid, name)
 
 
-def launch_script(spec: ExecutionSpec, nonce: str) -> bytes:
+def launch_script(spec: ExecutionSpec, nonce: str, *, guard: bool = True) -> bytes:
     """The main program's launch script; a session's main program only keeps the sandbox alive."""
     lifetime = spec.maximum_deadline_seconds + GUARD_MARGIN_SECONDS
     argv = spec.command or script.session(lifetime)
@@ -69,9 +87,9 @@ def launch_script(spec: ExecutionSpec, nonce: str) -> bytes:
             argv=argv,
             env=env_pairs(spec.env),
             nonce=nonce,
-            guard_seconds=lifetime,
             wait=config.MAIN_GO if spec.restore is not None and in_memory else None,
             tree=spec.workspace.git is not None,
+            guard_seconds=lifetime if guard else None,
         )
     )
 

@@ -16,7 +16,6 @@ from isolet.agent.deadline_book import DeadlineBook
 from isolet.agent.service import collect
 from isolet.agent.service.context import Context
 from isolet.agent.service.due import on_boot_clock
-from isolet.agent.service.effects import with_cut_streams
 from isolet.agent.service.inputs import process_launch
 from isolet.agent.service.inside_look import (
     LOOK_SECONDS,
@@ -28,7 +27,7 @@ from isolet.agent.service.inside_look import (
     launch_name,
 )
 from isolet.agent.service.live_files import LiveFiles
-from isolet.agent.service.output import files_of
+from isolet.agent.service.output import files_of, with_cut_streams
 from isolet.agent.service.turns import Turns
 from isolet.agent.steps import AgentStep
 from isolet.agent.workspace import script
@@ -241,7 +240,7 @@ class InsideDriver:
             return
         try:
             async with engine.exec(
-                host.container_name, argv, user=record.spec.user, working_dir="/", stdin=False
+                host.engine_name, argv, user=record.spec.user, working_dir="/", stdin=False
             ) as stream:
                 taken.set()
                 async for _ in stream.output():
@@ -318,7 +317,7 @@ class InsideDriver:
                 async with (
                     asyncio.timeout(LOOK_SECONDS),
                     self._context.engine.exec(
-                        host.container_name,
+                        host.engine_name,
                         argv,
                         user=record.spec.user,
                         working_dir="/",

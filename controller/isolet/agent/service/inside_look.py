@@ -162,7 +162,7 @@ class InsideLook:
         async with (
             asyncio.timeout(LOOK_SECONDS),
             self._context.engine.exec(
-                host.container_name, argv, user=user, working_dir="/", stdin=False
+                host.engine_name, argv, user=user, working_dir="/", stdin=False
             ) as stream,
         ):
             async for source, data in stream.output():

@@ -103,7 +103,7 @@ class LiveFiles:
             async with (
                 asyncio.timeout(CALL_SECONDS),
                 engine.exec(
-                    record.container_name,
+                    record.engine_name,
                     ("/bin/sh", "-c", text, "isolet", *words),
                     user=record.spec.user,
                     working_dir="/",

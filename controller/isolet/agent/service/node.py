@@ -9,9 +9,10 @@ from isolet.agent.service.context import Context
 from isolet.agent.service.qualify import Qualification, Qualifier, verdict
 from isolet.base import errors, log, names
 from isolet.plan import reasons
-from isolet.plan.sandbox_model import SandboxRecord
+from isolet.plan.sandbox_model import Kind, SandboxRecord
 from isolet.wire.execution import Medium
 from isolet.wire.node import Amounts, Image, NodeCondition, NodeObserved, Stray
+from isolet.wire.pool import PoolsObserved
 
 REFRESH_SECONDS = 5.0
 REQUALIFY_SECONDS = 600.0
@@ -24,11 +25,7 @@ _log = log.get("agent.node")
 
 def allocated(records: Sequence[SandboxRecord]) -> Amounts:
     """What is promised to sandboxes that are not yet confirmed gone. Pure."""
-    live = [
-        r
-        for r in records
-        if not r.nothing_left and not (r.process and r.process.host_uid) and not r.checkpoint
-    ]
+    live = [r for r in records if not r.nothing_left and _has_room_of_its_own(r)]
     return Amounts(
         cpu_millis=sum(r.spec.resources.cpu_millis for r in live if r.outcome is None),
         memory_bytes=sum(r.spec.resources.memory_bytes for r in live if r.outcome is None),
@@ -43,6 +40,12 @@ def is_quarantined(record: SandboxRecord) -> bool:
     """Whether it has ended and what is left of it resists. Pure."""
     resists = record.waiting is not None and record.waiting.reason == reasons.QUARANTINED
     return record.outcome is not None and resists and not record.nothing_left
+
+
+def _has_room_of_its_own(record: SandboxRecord) -> bool:
+    """Not what runs in a session; nor an unused slot, which makes room as soon as it is needed."""
+    inside = record.process is not None and record.process.host_uid is not None
+    return not inside and record.kind not in (Kind.SLOT, Kind.CHECKPOINT)
 
 
 class Node:
@@ -108,7 +111,9 @@ class Node:
         """Tags and repository digests of an image that is given by its id."""
         return next((i.tags + i.digests for i in self._images if i.id == reference), ())
 
-    def account(self, sequence: int, records: Sequence[SandboxRecord]) -> NodeObserved:
+    def account(
+        self, sequence: int, records: Sequence[SandboxRecord], pools: PoolsObserved
+    ) -> NodeObserved:
         """Everything, from what is known now."""
         context = self._context
         down = self._engine_problem is not None
@@ -131,6 +136,8 @@ class Node:
             allocated=allocated(records),
             quarantined=sum(1 for r in records if is_quarantined(r)),
             strays=self._strays,
+            pools=pools.pools,
+            pools_digest=pools.digest,
         )
 
     def _conditions(self) -> tuple[NodeCondition, ...]:
@@ -143,7 +150,7 @@ class Node:
     async def _find_strays(self) -> list[Stray]:
         context = self._context
         mine = {names.LABEL_INSTALLATION: context.installation}
-        known = {record.uid for record in await context.store.list()}
+        known = {record.place for record in await context.store.list()}
         now = context.clock.now()
         found = []
         for container in await context.engine.containers(mine):

@@ -10,15 +10,17 @@ import asyncio
 import contextlib
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO
 
 from isolet.agent.engine.base import Engine, Stream
+from isolet.agent.service.context import Context
 from isolet.agent.service.tail import TailFiles
 from isolet.agent.workspace import control
 from isolet.agent.workspace.control import ControlLines
 from isolet.base import errors, log
-from isolet.plan.sandbox_model import Control, SandboxRecord
+from isolet.plan.sandbox_model import Control, ProcessPart, SandboxRecord
 from isolet.wire.execution import OutputFacts
 from isolet.wire.process import OnOverflow
 
@@ -157,6 +159,7 @@ class Follower:
         *,
         cap: int | None,
         nonce: str,
+        slot_nonce: str | None = None,
         wake: Callable[[], None],
     ) -> None:
         self._engine = engine
@@ -166,7 +169,7 @@ class Follower:
         self._wake = wake
         self._sinks = {stream: files.sink(stream) for stream in Stream}
         self._frames = dict.fromkeys(Stream, 0)
-        self._control_lines = ControlLines(nonce)
+        self._control_lines = ControlLines(nonce, slot_nonce)
         self._task: asyncio.Task[None] | None = None
         self._ended = False
         self.control: Control | None = None
@@ -295,3 +298,12 @@ class Follower:
     def tail(self, stream: Stream, limit: int) -> bytes:
         """The last `limit` stored bytes."""
         return self._files.read(stream, -limit, limit)[1] if limit else b""
+
+
+def with_cut_streams(context: Context, record: SandboxRecord) -> ProcessPart | None:
+    """With the names of the streams of which only the end is kept."""
+    if record.process is None:
+        return None
+    files = files_of(record, context.output_folder(record.uid))
+    cut = tuple(stream.value for stream in Stream if files.was_cut(stream))
+    return replace(record.process, truncated_streams=cut)

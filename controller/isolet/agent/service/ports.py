@@ -115,6 +115,10 @@ class Launches(Protocol):
         """Put a file into it, whole or not at all."""
         ...
 
+    def hand_over(self, slot: str, uid: str) -> None:
+        """Give a slot's folder to `uid`, under whose id it is from then on."""
+        ...
+
     def remove_file(self, uid: str, name: str) -> None:
         """Take the file away; gone is not an error."""
         ...

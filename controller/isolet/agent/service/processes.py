@@ -8,12 +8,11 @@ from isolet.agent.policy import checks
 from isolet.agent.service import collect, process_records, records
 from isolet.agent.service.admission import Admission
 from isolet.agent.service.context import Context
-from isolet.agent.service.effects import with_cut_streams
 from isolet.agent.service.facts import Facts
 from isolet.agent.service.inputs import Inputs
 from isolet.agent.service.inside import InsideDriver
 from isolet.agent.service.inside_look import is_inside
-from isolet.agent.service.output import files_of
+from isolet.agent.service.output import files_of, with_cut_streams
 from isolet.base import errors
 from isolet.plan import reasons
 from isolet.plan.sandbox_model import Kind, PinnedSpec, SandboxRecord

@@ -9,7 +9,7 @@ from isolet.agent import deadlines
 from isolet.agent.deadline_book import DeadlineBook
 from isolet.agent.engine.base import EngineEvent, Stream
 from isolet.agent.policy import checks
-from isolet.agent.service import records
+from isolet.agent.service import records, starts
 from isolet.agent.service.admission import Admission
 from isolet.agent.service.checkpoint_door import CheckpointDoor
 from isolet.agent.service.checkpointer import CheckpointDriver
@@ -19,10 +19,8 @@ from isolet.agent.service.context import Context
 from isolet.agent.service.copies import NearestCopies
 from isolet.agent.service.door import ProcessDoor
 from isolet.agent.service.due import deadline_entry
-from isolet.agent.service.effects import Effects
 from isolet.agent.service.events import EventLog
-from isolet.agent.service.facts import Facts, oldest
-from isolet.agent.service.images import Images
+from isolet.agent.service.facts import oldest, with_output
 from isolet.agent.service.imports import Imports
 from isolet.agent.service.inputs import Inputs
 from isolet.agent.service.inside import InsideDriver
@@ -31,12 +29,13 @@ from isolet.agent.service.live_files import LiveFiles
 from isolet.agent.service.loops import kept
 from isolet.agent.service.node import Node
 from isolet.agent.service.output import OutputFiles
+from isolet.agent.service.pools import Pools
 from isolet.agent.service.processes import Processes
 from isolet.agent.service.restorer import Restorer
 from isolet.agent.service.tombstones import buried, purge_loop
 from isolet.agent.service.turns import Turns
 from isolet.agent.service.watchers import Observed, Watchers
-from isolet.agent.service.worker import Driver, SandboxDriver, Worker, Workers
+from isolet.agent.service.worker import Driver, SandboxDriver, SlotDriver, Worker, Workers
 from isolet.base import errors, log, names
 from isolet.plan.sandbox_model import Kind, SandboxRecord, Stop
 from isolet.wire.agent_api import Change, OutputChunk, Snapshot
@@ -50,6 +49,7 @@ from isolet.wire.execution import (
     Step,
 )
 from isolet.wire.node import NodeObserved, Stray
+from isolet.wire.pool import PoolsObserved, PoolsWanted
 
 MAX_CHUNK_BYTES = 1 << 20
 
@@ -78,29 +78,24 @@ class Service(ProcessDoor, CheckpointDoor):
             context.checkpoints, files=context.certificate, store=context.object_store
         )
         self._restorer = Restorer(context, copies)
-        self._facts = Facts(
-            context,
-            Images(context.engine),
-            self._inputs,
-            self._restorer,
-            self._events,
-            self._imports,
-            self._wake,
-        )
-        self._effects = Effects(
-            context, self._facts, self._inputs, self._restorer, book, self._imports
-        )
         self._watchers = Watchers(context.store, self._seen, buried)
         self._turns = Turns(self._wake)
         self._commands = Commands(context, self._watchers, self._turns, self._touch, self._end_host)
         self._node = Node(context, self._watchers.node_changed)
         self._admission = Admission(context, self._node)
+        self._workers = Workers(lambda uid: Worker(uid, context, self._driver, self._told_of))
+        self._pools = Pools(
+            context, self._inputs, self._node, self._workers.ensure, self._watchers.node_changed
+        )
+        sources = (self._inputs, self._restorer, self._imports)
+        made = starts.assemble(context, book, self._events, sources, self._pools, self._wake)
+        self._facts, self._effects, self._assigner = made.facts, made.effects, made.assigner
         self._inside = InsideDriver(
             context, book, self._turns, self._wake, self._end_host, self._touch
         )
         self._checkpointer = CheckpointDriver(context, self._turns, self._touch)
-        self._own = SandboxDriver(context, self._facts, self._effects, self._turns)
-        self._workers = Workers(lambda uid: Worker(uid, context, self._driver, self._told_of))
+        self._own = SandboxDriver(context, self._facts, self._effects, self._pools, self._turns)
+        self._slots = SlotDriver(context, self._facts, self._effects, self._pools)
         self._checkpoints = Checkpoints(context, self._admission, self._told)
         super().__init__(
             Processes(
@@ -130,6 +125,7 @@ class Service(ProcessDoor, CheckpointDoor):
         self._imports.start({record.uid for record in records})
         await self._book.replace(list(filter(None, map(deadline_entry, records))))
         self._checkpointer.take_up_all(records)
+        await self._pools.start(records)
         for record in records:
             self._workers.ensure(record.uid)
         since = oldest(records, self._context.clock.now())
@@ -140,6 +136,7 @@ class Service(ProcessDoor, CheckpointDoor):
                 self._node.qualify_loop,
                 self._node.refresh_loop,
                 partial(purge_loop, self._context),
+                self._pools.run,
             )
         ]
 
@@ -150,6 +147,7 @@ class Service(ProcessDoor, CheckpointDoor):
     def stop_admitting(self) -> None:
         """Take no new Execution from now on; what runs goes on."""
         self._admission.stop()
+        self._pools.stop()
 
     async def close(self) -> None:
         """Let go of everything; sandboxes run on."""
@@ -157,6 +155,7 @@ class Service(ProcessDoor, CheckpointDoor):
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)
         await self._workers.close()
+        await self._pools.close()
         await self._inside.close()
         await self._imports.close()
         await self._facts.close()
@@ -266,7 +265,13 @@ class Service(ProcessDoor, CheckpointDoor):
     async def node(self) -> NodeObserved:
         """See AgentAPI."""
         records, _, newest = await self._context.store.changed_since(0)
-        return self._node.account(newest, records)
+        return self._node.account(newest, records, self._pools.account(records))
+
+    async def put_pools(self, wanted: PoolsWanted, fence: Fence | None) -> PoolsObserved:
+        """See AgentAPI."""
+        await self._obey(fence)
+        await self._pools.put(wanted)
+        return self._pools.account(await self._context.store.list())
 
     async def remove_strays(self, names_: Sequence[str], fence: Fence | None) -> Sequence[Stray]:
         """See AgentAPI."""
@@ -299,6 +304,7 @@ class Service(ProcessDoor, CheckpointDoor):
             checks.wanted_violations(wanted, context.policy, image_names=names_),
             lambda: self._keep(wanted),
             lambda: records.new(wanted, digest, context.installation, context.clock.now()),
+            lambda record: self._assigner.begin(record, wanted.spec),
         )
 
     def _keep(self, wanted: ExecutionWanted) -> None:
@@ -339,26 +345,13 @@ class Service(ProcessDoor, CheckpointDoor):
                 continue
 
     def _observed(self, record: SandboxRecord) -> ExecutionObserved:
-        return records.observed(self._with_output(record))
-
-    def _with_output(self, record: SandboxRecord) -> SandboxRecord:
-        """Add what is not in the store: live counts, and the tails, which are tenant data."""
-        if record.outcome is None:
-            return record.with_(output=self._facts.output(record))
-        limit = record.spec.status_tail_bytes
-        if not limit:
-            return record
-        files = OutputFiles(self._context.output_folder(record.uid))
-        tails = {s: files.read(s, -limit, limit)[1] for s in Stream}
-        return record.with_(
-            output=record.output.model_copy(
-                update={"stdout_tail": tails[Stream.STDOUT], "stderr_tail": tails[Stream.STDERR]}
-            )
-        )
+        return records.observed(with_output(self._context, self._facts, record))
 
     def _driver(self, record: SandboxRecord) -> Driver:
         if record.checkpoint:
             return self._checkpointer
+        if record.kind is Kind.SLOT:
+            return self._slots
         return self._inside if is_inside(record) else self._own
 
     def _seen(self, record: SandboxRecord) -> Observed:
@@ -385,7 +378,7 @@ class Service(ProcessDoor, CheckpointDoor):
 
     def _on_event(self, event: EngineEvent) -> None:
         if event.action in _TELLING:
-            self._workers.wake(event.labels.get(names.LABEL_UID, ""))
+            self._workers.wake(self._pools.owner(event.labels.get(names.LABEL_UID, "")))
 
     def _on_connect(self) -> None:
         """Events may have been missed: everyone looks."""

@@ -129,7 +129,7 @@ class Sessions:
     ) -> int:
         engine = self._context.engine
         async with engine.exec(
-            record.container_name,
+            record.engine_name,
             ("/bin/sh", f"{script.MOUNT_POINT}/{launch}"),
             user=record.spec.user,
             working_dir="/workspace",

@@ -70,7 +70,7 @@ async def stream(engine: Engine, host: SandboxRecord) -> AsyncIterator[bytes]:
         Unavailable, Unconfirmed: the engine went away.
     """
     async with engine.exec(
-        host.container_name,
+        host.engine_name,
         ("/bin/sh", "-c", _TAKE),
         user=host.spec.user,
         working_dir="/",

@@ -144,7 +144,7 @@ class Taker:
             steps.reach(AgentStep.CHECKPOINT_THAW_AFTER)
 
     async def _of_disk(self, host: SandboxRecord, aside: Path, bounds: Bounds) -> Figures:
-        engine, container = self._context.engine, host.container_name
+        engine, container = self._context.engine, host.engine_name
         device = await self._device(host)
         await engine.pause(container)
         steps.reach(AgentStep.CHECKPOINT_FREEZE_AFTER)
@@ -159,7 +159,7 @@ class Taker:
         return await archiver.normalise(pieces, aside, user, bounds)
 
     async def _device(self, host: SandboxRecord) -> str:
-        device = await self._context.disks.device_of(host.uid)
+        device = await self._context.disks.device_of(host.place)
         if device is None:
             raise CannotBeTaken("the workspace is not on this node any more")
         return device

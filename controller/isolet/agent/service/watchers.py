@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 
 from isolet.agent.store.base import Store, Tombstone
-from isolet.plan.sandbox_model import SandboxRecord
+from isolet.plan.sandbox_model import Kind, SandboxRecord
 from isolet.wire.agent_api import Change
 from isolet.wire.checkpoint import CheckpointObserved
 from isolet.wire.execution import ExecutionObserved
@@ -50,9 +50,9 @@ class Watchers:
             while True:
                 wake.clear()
                 records, tombstones, newest = await self._store.changed_since(after)
-                for record in records:
+                for record in filter(_is_told, records):
                     yield self._change(record.sequence, self._observed(record))
-                for tombstone in tombstones:
+                for tombstone in filter(_is_told, tombstones):
                     yield self._change(newest, self._buried(tombstone, newest))
                 after = newest
                 told, news = self._node_changes, self._node_changes != told
@@ -82,6 +82,11 @@ class Watchers:
         if isinstance(seen, CheckpointObserved):
             return Change(epoch=epoch, sequence=sequence, checkpoint=seen)
         return Change(epoch=epoch, sequence=sequence, execution=seen)
+
+
+def _is_told(item: SandboxRecord | Tombstone) -> bool:
+    """An unused slot is nobody's work; the node's account counts it."""
+    return item.kind is not Kind.SLOT
 
 
 async def _wait(wake: asyncio.Event) -> None:

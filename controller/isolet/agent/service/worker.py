@@ -12,11 +12,20 @@ from typing import Protocol
 from isolet.agent.service.context import Context
 from isolet.agent.service.effects import Effects
 from isolet.agent.service.facts import Facts
+from isolet.agent.service.pools import Pools
 from isolet.agent.service.turns import Turns
 from isolet.base import errors, log
 from isolet.plan import reasons, sandbox
-from isolet.plan.sandbox_model import Action, CheckpointAction, Decision, SandboxRecord
-from isolet.wire.execution import Waiting
+from isolet.plan.sandbox_model import (
+    Action,
+    CheckpointAction,
+    Control,
+    Decision,
+    Life,
+    SandboxRecord,
+    Seen,
+)
+from isolet.wire.execution import Step, Waiting
 
 FIRST_BACKOFF_SECONDS = 0.2
 LONGEST_BACKOFF_SECONDS = 30.0
@@ -49,12 +58,14 @@ class Driver(Protocol):
 class SandboxDriver:
     """Drives what has a sandbox of its own."""
 
-    def __init__(self, context: Context, facts: Facts, effects: Effects, turns: Turns) -> None:
+    def __init__(
+        self, context: Context, facts: Facts, effects: Effects, pools: Pools, turns: Turns
+    ) -> None:
         self._context = context
         self._turns = turns
         self._facts = facts
+        self._pools = pools
         self.perform = effects.perform
-        self.drop = facts.drop
 
     async def decide(self, record: SandboxRecord) -> Decision:
         """Look, then ask the plan. A workspace that is being taken is not disposed of meanwhile."""
@@ -62,6 +73,36 @@ class SandboxDriver:
             return Decision(look_again_in=TAKING_LOOK_SECONDS)
         facts = await self._facts.gather(record)
         return sandbox.decide(record, facts, self._context.moment())
+
+    async def drop(self, uid: str) -> None:
+        """Forget one that is buried."""
+        self._pools.ended(uid)
+        await self._facts.drop(uid)
+
+
+class SlotDriver:
+    """Drives an unused warm slot, and says whether it can be given away."""
+
+    def __init__(self, context: Context, facts: Facts, effects: Effects, pools: Pools) -> None:
+        self._context = context
+        self._facts = facts
+        self._pools = pools
+        self.perform = effects.perform
+
+    async def decide(self, record: SandboxRecord) -> Decision:
+        """Look, ask the plan, and offer the slot if it waits."""
+        facts = await self._facts.gather(record)
+        waits = record.step is Step.RUNNING and facts.control is Control.STARTED
+        if waits and facts.seen is not None and facts.seen.life is Life.RUNNING:
+            await self._pools.offer(record)
+        elif facts.container is not Seen.UNKNOWN:
+            self._pools.withdraw(record.uid)
+        return sandbox.decide(record, facts, self._context.moment())
+
+    async def drop(self, uid: str) -> None:
+        """Forget one that is removed or was given away."""
+        self._pools.gone(uid)
+        await self._facts.drop(uid)
 
 
 class Worker:

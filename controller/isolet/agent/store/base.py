@@ -60,6 +60,26 @@ class Store(Protocol):
         """
         ...
 
+    async def assign(self, slot: str, record: SandboxRecord) -> SandboxRecord:
+        """Write `record` and take the warm slot's own record away, in one transaction.
+
+        A `record` of revision 0 is added, another one is updated. A slot has no tombstone: its uid
+        is random and never used again.
+
+        Raises:
+            Conflict: the slot is not to be had any more (`SlotTaken`); or as `add` and `update`.
+            NotFound: as `update`.
+        """
+        ...
+
+    async def pools(self) -> str:
+        """The wish for warm pools that was kept last; empty if there is none."""
+        ...
+
+    async def keep_pools(self, wish: str) -> None:
+        """Keep a wish for warm pools, as its owner sent it."""
+        ...
+
     async def bury(self, uid: str, *, at: datetime, kind: Kind = Kind.EXECUTION) -> int:
         """Replace the record by a tombstone in one transaction; returns the sequence of that.
 

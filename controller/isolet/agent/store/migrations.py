@@ -4,8 +4,10 @@
 is a step, even one that adds a field with a default: an older binary would drop it on its next
 write, so it must be refused the file (tests/unit/agent/store pins the fields of each version).
 
-    meta        one row: the identity of the store, and the last sequence number given out
-    records     one Execution, Process or Checkpoint each; changed by compare-and-set on `revision`
+    meta        one row: the identity of the store, the last sequence number given out, and which
+                warm pools are wanted
+    records     one Execution, Process, Checkpoint or warm slot each; changed by compare-and-set on
+                `revision`
     tombstones  uids that must not run here again
     fences      the Leases obeyed, for each shard in the order in which they came
 """
@@ -70,6 +72,11 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
     (
         """UPDATE records SET body = json_set(body, '$.checkpoint.in_store', json('null'))
             WHERE json_type(body, '$.checkpoint') = 'object'""",
+    ),
+    (
+        """UPDATE records SET body =
+            json_set(body, '$.slot', json('null'), '$.awaits_slot', json('false'))""",
+        "ALTER TABLE meta ADD COLUMN pools TEXT NOT NULL DEFAULT ''",
     ),
 )
 

@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 import aiosqlite
 
-from isolet.agent.store import codec, fences, folder, migrations
+from isolet.agent.store import changes, codec, fences, folder, migrations
 from isolet.agent.store.base import Tombstone
 from isolet.agent.store.writer import Transaction, Writer
 from isolet.base import errors
@@ -24,8 +24,7 @@ from isolet.plan.sandbox_model import Kind, SandboxRecord
 from isolet.wire.base import Fence
 
 _BUSY_MILLISECONDS = 5000
-_RECORD = ", ".join((*codec.COLUMNS, "body"))
-_TOMBSTONE = ", ".join(codec.TOMBSTONE_COLUMNS)
+_RECORD, _TOMBSTONE = changes.RECORD, changes.TOMBSTONE
 _CHANGED = f"""
     SELECT 'record', {_RECORD} FROM records WHERE sequence > ?
     UNION ALL
@@ -103,81 +102,44 @@ class SQLiteStore:
     async def add(self, record: SandboxRecord) -> SandboxRecord:
         """Insert with revision 1. Raises Conflict: a record or a tombstone has the uid."""
         record, encoded = codec.keepable(record), codec.body(record)
-
-        async def change(transaction: Transaction) -> SandboxRecord:
-            await _require_unused(transaction, record.uid)
-            added = record.with_(revision=1, sequence=transaction.next_sequence())
-            places = ", ".join("?" * (len(codec.COLUMNS) + 1))
-            await transaction.run(
-                f"INSERT INTO records ({_RECORD}) VALUES ({places})",
-                *codec.columns(added),
-                encoded,
-            )
-            return added
-
-        return await self._writer.do(change)
+        return await self._writer.do(lambda t: changes.insert(t, record, encoded))
 
     async def update(self, record: SandboxRecord) -> SandboxRecord:
         """Compare and set. Raises Conflict or NotFound."""
         record, encoded = codec.keepable(record), codec.body(record)
+        return await self._writer.do(lambda t: changes.update(t, record, encoded))
+
+    async def assign(self, slot: str, record: SandboxRecord) -> SandboxRecord:
+        """Write `record`, new or changed, in the place of the slot's. Raises as `add`, `update`."""
+        record, encoded = codec.keepable(record), codec.body(record)
 
         async def change(transaction: Transaction) -> SandboxRecord:
-            sequence = transaction.sequence + 1
-            rows = await transaction.run(
-                "UPDATE records SET step = ?, removing = ?, revision = revision + 1, sequence = ?,"
-                " body = ? WHERE uid = ? AND revision = ? AND namespace = ? AND name = ?"
-                " AND spec_digest = ? AND created_at = ? RETURNING revision",
-                record.step.value,
-                int(record.removing),
-                sequence,
-                encoded,
-                record.uid,
-                record.revision,
-                record.namespace,
-                record.name,
-                record.spec_digest,
-                codec.to_micros(record.created_at),
-            )
-            if not rows:
-                raise await _why_not_updated(transaction, record)
-            return record.with_(revision=rows[0][0], sequence=transaction.next_sequence())
+            await changes.require_slot(transaction, slot)
+            write = changes.update if record.revision else changes.insert
+            written = await write(transaction, record, encoded)
+            await transaction.run("DELETE FROM records WHERE uid = ?", slot)
+            return written
 
-        return await self._writer.do(change)
+        assigned = await self._writer.do(change)
+        self._decoder.forget(slot)
+        return assigned
 
     async def bury(self, uid: str, *, at: datetime, kind: Kind = Kind.EXECUTION) -> int:
         """Replace the record by a tombstone; returns the sequence of that.
 
         Burying again keeps the tombstone and its sequence, and only makes it younger.
         """
-
-        async def change(transaction: Transaction) -> int:
-            when = codec.to_micros(at)
-            old = await transaction.run("SELECT sequence FROM tombstones WHERE uid = ?", uid)
-            if old:
-                await transaction.run(
-                    "UPDATE tombstones SET buried_at = max(buried_at, ?) WHERE uid = ?", when, uid
-                )
-                return int(old[0][0])
-            known = await transaction.run(
-                "DELETE FROM records WHERE uid = ?"
-                " RETURNING namespace, name, spec_digest, json_extract(body, '$.kind')",
-                uid,
-            )
-            *facts, of = known[0] if known else ("", "", "", kind.value)
-            sequence = transaction.next_sequence()
-            await transaction.run(
-                f"INSERT INTO tombstones ({_TOMBSTONE}, sequence) VALUES (?, ?, ?, ?, ?, ?, ?)",
-                uid,
-                *facts,
-                when,
-                of,
-                sequence,
-            )
-            return sequence
-
-        buried = await self._writer.do(change)
+        buried = await self._writer.do(lambda t: changes.bury(t, uid, at, kind))
         self._decoder.forget(uid)
         return buried
+
+    async def pools(self) -> str:
+        """The kept wish for warm pools; empty if there is none."""
+        return str(self._read("SELECT pools FROM meta")[0][0])
+
+    async def keep_pools(self, wish: str) -> None:
+        """Keep a wish for warm pools in the place of the one before."""
+        await self._writer.do(lambda t: t.run("UPDATE meta SET pools = ?", wish))
 
     async def tombstone(self, uid: str) -> Tombstone | None:
         """The tombstone of `uid`, if it has one."""
@@ -273,27 +235,6 @@ class SQLiteStore:
 def _newness(history: fences.Obeyed) -> tuple[int, int]:
     """Orders two histories of which one continues the other."""
     return len(history), history[-1][1] if history else -1
-
-
-async def _require_unused(transaction: Transaction, uid: str) -> None:
-    """Raise Conflict if the uid has a record or a tombstone."""
-    if await transaction.run("SELECT 1 FROM records WHERE uid = ?", uid):
-        raise errors.Conflict(f"{uid} has a record", reason="AlreadyExists")
-    if await transaction.run("SELECT 1 FROM tombstones WHERE uid = ?", uid):
-        raise errors.Conflict(f"{uid} has ended here before", reason="AlreadyEnded")
-
-
-async def _why_not_updated(transaction: Transaction, record: SandboxRecord) -> errors.IsoletError:
-    """The error of an update that matched no row."""
-    rows = await transaction.run("SELECT revision FROM records WHERE uid = ?", record.uid)
-    if not rows:
-        return errors.NotFound(f"{record.uid} has no record")
-    if rows[0][0] != record.revision:
-        return errors.Conflict(
-            f"{record.uid} is at revision {rows[0][0]}, not {record.revision}",
-            reason="StaleRevision",
-        )
-    return errors.Conflict(f"{record.uid}: a field that never changes was changed")
 
 
 async def _connect(path: Path) -> aiosqlite.Connection:

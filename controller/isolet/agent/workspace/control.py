@@ -48,8 +48,10 @@ Control = Started | StartFailed | ExecFailed
 class ControlLines:
     """Takes the stream apart. Feed it from the first byte of stdout, then call `finish`."""
 
-    def __init__(self, nonce: str) -> None:
+    def __init__(self, nonce: str, slot_nonce: str | None = None) -> None:
+        """`slot_nonce`: of the warm slot in which it runs, whose own line stands before all."""
         self._prefix = nonce.encode() + b" "
+        self._before = b"" if slot_nonce is None else slot_nonce.encode() + b" started\n"
         self._held = b""
         self._at_start = True
         self._after_started = False
@@ -62,9 +64,20 @@ class ControlLines:
 
     def feed(self, data: bytes) -> tuple[Started | StartFailed | None, bytes]:
         """The control line that these bytes complete, if any, and the program's bytes."""
+        if self._before:
+            data = self._without_slots(data)
         if self._at_start:
             return self._feed_start(data)
         return None, self._feed_program(data)
+
+    def _without_slots(self, data: bytes) -> bytes:
+        """The bytes after the slot's own line, as far as it has not come yet."""
+        known = min(len(data), len(self._before))
+        if data[:known] != self._before[:known]:
+            self._before = b""
+            return data
+        self._before = self._before[known:]
+        return data[known:]
 
     def finish(self) -> tuple[ExecFailed | None, bytes]:
         """What the end of the stream decides: a failed exec, or bytes that were held back."""

@@ -6,6 +6,7 @@ folders and files below it are readable because inside a sandbox they are the no
 reaches no other folder.
 """
 
+import contextlib
 import os
 import re
 import shutil
@@ -80,6 +81,14 @@ class LaunchFolders:
         path.mkdir(mode=0o755, exist_ok=True)
         path.chmod(0o755)
         return path
+
+    def hand_over(self, slot: str, uid: str) -> None:
+        """Give a slot's folder, which its sandbox has mounted already, to `uid`.
+
+        A mount is of the folder and not of its name. Done before is not an error.
+        """
+        with contextlib.suppress(FileNotFoundError):
+            self._path(slot).rename(self._path(uid))
 
     def write(self, uid: str, name: str, content: bytes) -> Path:
         """Put a file into the folder: the sandbox sees all of it or none.

@@ -65,6 +65,16 @@ _FAIL = b"""\
 isolet_fail() { echo '%(nonce)s start-failed' "$1"; exit "$2"; }
 """
 
+# A slot's own script. Nothing but these lines runs before the tenant's: it says that it waits, and
+# that is the only thing on its stdout; its input carries one line, which only says when.
+_WAIT = b"""\
+echo '%(nonce)s started'
+read -r isolet_line || exit 0
+unset isolet_line
+exec </dev/null
+. %(script)s
+"""
+
 # Only bash goes on after a failed exec, and it does not run the EXIT trap then.
 _RUN = b"""\
 isolet_run() {
@@ -160,6 +170,23 @@ class Launch:
 def session(maximum_seconds: int) -> tuple[str, ...]:
     """The argv that keeps a session's sandbox alive, at most this long."""
     return ("sleep", str(maximum_seconds))
+
+
+def wait(nonce: str, guard_seconds: int, script: str) -> bytes:
+    """The script of a warm slot: waits for one line, then becomes the launch script of that name.
+
+    Reading costs a moment for each byte under gVisor, so the line is empty. What it starts has no
+    input, as without a slot, and no guard of its own: this one's lasts for both.
+
+    Raises:
+        Invalid: see `validate`.
+    """
+    validate(Launch(argv=("sh",), nonce=nonce, guard_seconds=guard_seconds))
+    return _GUARD % guard_seconds + _WAIT % {b"nonce": nonce.encode(), b"script": _place(script)}
+
+
+GO = b"\n"
+"""What a waiting slot is sent once its launch script lies in its folder."""
 
 
 def build(launch: Launch) -> bytes:

@@ -25,6 +25,7 @@ SHAPES = {
     4: "sha256:a2995598d30e7382e09276e5ff435a68dbc3b97a23548eb67187478753a76779",
     5: "sha256:d16d40981581071cf290679957d639d7935b90b8090012343b95ee2922aa787d",
     6: "sha256:6f0c791c53df5cf21b85fe44dc8ad6ca7bc21b64d01c7bea145b79cd78334ad4",
+    7: "sha256:1a7c9a4020f0f308413438bff43c016a1948ec756f20879ef4fc109e965aa1d3",
 }
 """Digest of all stored fields → the schema version in which they are so. Only ever add to it."""
 
@@ -40,6 +41,7 @@ def _shape() -> dict[str, list[str]]:
             sandbox_model.CheckpointPart,
             git_model.GitPart,
             git_model.Tree,
+            sandbox_model.SlotPart,
         )
     }
     for model in (

@@ -1,0 +1,134 @@
+"""Slots as records and as the pool plan sees them, and what is told of a pool. Pure."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from isolet.agent.service import records
+from isolet.agent.service.node import allocated
+from isolet.base import names
+from isolet.plan import pool
+from isolet.plan.sandbox_model import Kind, SandboxRecord
+from isolet.wire.execution import Medium, State
+from isolet.wire.node import Amounts
+from isolet.wire.pool import PoolObserved, PoolWanted
+
+REATTACH_SECONDS = 0.5
+"""How soon after the loss of its input a slot is looked at again."""
+
+LATE_SECONDS = 300
+"""How long past its idle time a slot may live when no agent is there to retire it."""
+
+
+@dataclass(slots=True)
+class Tally:
+    """Counts of one pool since the agent began."""
+
+    created: int = 0
+    failed: int = 0
+    assigned: int = 0
+    missed: int = 0
+
+
+def unused_life(wanted: PoolWanted) -> int:
+    """Seconds after which the watchdog ends a slot that nobody was given."""
+    return wanted.idle_timeout_seconds + LATE_SECONDS
+
+
+def longest_life(wanted: PoolWanted) -> int:
+    """Seconds that a slot can live in all, given to somebody at the last moment."""
+    return unused_life(wanted) + wanted.maximum_deadline_seconds
+
+
+def new(wanted: PoolWanted, uid: str, installation: str, now: datetime) -> SandboxRecord:
+    """The record of a slot that is to be made."""
+    return SandboxRecord(
+        uid=uid,
+        namespace="",
+        name=uid,
+        class_name=wanted.class_name,
+        generation=wanted.generation,
+        spec_digest=wanted.digest(),
+        spec=records.pinned(wanted.spec()),
+        kind=Kind.SLOT,
+        state=State.RUNNING,
+        active_deadline_seconds=unused_life(wanted),
+        container_name=names.container_name(installation, uid),
+        created_at=now,
+        updated_at=now,
+    )
+
+
+def slot(
+    record: SandboxRecord, *, made_at: float, ready_since: float | None, reserved: bool
+) -> pool.Slot:
+    """A slot's record as the plan sees it."""
+    if record.removing or record.stop is not None or record.outcome is not None:
+        life = pool.SlotLife.RETIRING
+    else:
+        life = pool.SlotLife.CREATING if ready_since is None else pool.SlotLife.READY
+    return pool.Slot(
+        uid=record.uid,
+        pool=record.spec_digest,
+        life=life,
+        made_at=made_at,
+        ready_since=ready_since if life is pool.SlotLife.READY else None,
+        reserved=reserved,
+        amounts=_amounts(record),
+    )
+
+
+def room(
+    capacity: Amounts, records: Sequence[SandboxRecord], slots: Sequence[pool.Slot]
+) -> Amounts:
+    """What is left of the node beside all work and all slots.
+
+    The room of work that waits for a slot is there for that slot.
+    """
+    work = allocated([record for record in records if not record.awaits_slot])
+    held = [work, *(slot.amounts for slot in slots)]
+    return Amounts(
+        cpu_millis=capacity.cpu_millis - sum(one.cpu_millis for one in held),
+        memory_bytes=capacity.memory_bytes - sum(one.memory_bytes for one in held),
+        disk_bytes=capacity.disk_bytes - sum(one.disk_bytes for one in held),
+        executions=capacity.executions - sum(one.executions for one in held),
+    )
+
+
+def _amounts(record: SandboxRecord) -> Amounts:
+    bounds = record.spec.resources
+    return Amounts(
+        cpu_millis=bounds.cpu_millis,
+        memory_bytes=bounds.memory_bytes,
+        disk_bytes=bounds.workspace_bytes if record.spec.medium is Medium.DISK else 0,
+        executions=1,
+    )
+
+
+def observed(
+    one: pool.Pool,
+    slots: Sequence[pool.Slot],
+    owned: Sequence[SandboxRecord],
+    tally: Tally,
+    message: str,
+    now: float,
+) -> PoolObserved:
+    """What is told of a pool."""
+    wanted, lives = one.wanted, [slot.life for slot in slots]
+    digest = wanted.digest()
+    given = [r for r in owned if r.slot is not None and r.slot.digest == digest]
+    return PoolObserved(
+        class_name=wanted.class_name,
+        class_uid=wanted.class_uid,
+        generation=wanted.generation,
+        target=pool.target(one, now),
+        ready=lives.count(pool.SlotLife.READY),
+        creating=lives.count(pool.SlotLife.CREATING),
+        retiring=lives.count(pool.SlotLife.RETIRING),
+        assigned=sum(1 for record in given if record.outcome is None),
+        created_total=tally.created,
+        failed_total=tally.failed,
+        assigned_total=tally.assigned,
+        missed_total=tally.missed,
+        message=message,
+    )

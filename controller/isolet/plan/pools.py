@@ -1,0 +1,90 @@
+"""Which warm pools a node is to have: one for each class that wants one and that it can run. PURE.
+
+A node that takes no new work has none, so that a drain empties it. Room is the agent's business: it
+makes as many slots as fit beside the work, and says when that is fewer than wanted.
+"""
+
+from collections.abc import Iterable
+
+import pydantic
+
+from isolet.api import bounds, executionclass
+from isolet.plan import admission, node, placement
+from isolet.plan.actions import PutPools
+from isolet.plan.model import NodeFacts
+from isolet.wire.execution import Medium
+from isolet.wire.node import NodeObserved
+from isolet.wire.pool import MAX_POOLS, PoolsWanted, PoolWanted, WhenEmpty
+
+
+def wanted(
+    classes: Iterable[executionclass.ExecutionClass], facts: NodeFacts, installation: str = ""
+) -> PoolsWanted | None:
+    """Every pool that the node is to have now, in the order of their classes' names.
+
+    None: it cannot be said now, and what the agent has been told stands. An engine that is away for
+    a moment must not cost the slots that wait behind it.
+    """
+    report, spec = facts.report, facts.object.spec
+    if spec.unschedulable or spec.drain is not None or spec.out_of_service is not None:
+        return PoolsWanted()
+    if report is None or node.unfit(report) is not None:
+        return None
+    if node.stranger(facts.object, report, installation) is not None:
+        return None
+    labels, found = placement.labels_of(facts), []
+    for one in sorted(classes, key=lambda c: c.metadata.name):
+        selector = one.spec.node_selector or {}
+        if all(labels.get(key) == value for key, value in selector.items()):
+            pool = _pool(one, report)
+            if pool is not None:
+                found.append(pool)
+    return PoolsWanted(pools=tuple(found[:MAX_POOLS]))
+
+
+def actions(
+    classes: Iterable[executionclass.ExecutionClass], facts: NodeFacts, installation: str = ""
+) -> tuple[PutPools, ...]:
+    """Tell the agent, if it is there, knows of pools, and obeys another wish."""
+    report = facts.report
+    if report is None or report.pools_digest is None or not facts.reachable:
+        return ()
+    wish = wanted(classes, facts, installation)
+    if wish is None or wish.digest() == report.pools_digest:
+        return ()
+    return (PutPools(node=facts.name, wanted=wish),)
+
+
+def _pool(one: executionclass.ExecutionClass, report: NodeObserved) -> PoolWanted | None:
+    """The class's pool on this node; None if it wants none, or the node cannot run it."""
+    spec, warm = one.spec, one.spec.warm_pool
+    default, image = spec.resources.default, spec.images.default
+    if warm is None or one.metadata.deletion_timestamp is not None:
+        return None
+    if default is None or bounds.missing(default) or image is None:
+        return None
+    run = placement.run_reference(report, image)
+    able = spec.runtime_handler in report.runtimes and warm.medium.value in report.media
+    if run is None or not able:
+        return None
+    try:
+        return PoolWanted(
+            class_name=one.metadata.name,
+            class_uid=one.metadata.uid,
+            generation=one.metadata.generation,
+            image=run,
+            runtime=spec.runtime_handler,
+            user=str(spec.user),
+            resources=admission.to_wire(default),
+            medium=Medium(warm.medium.value),
+            workspace_executable=spec.workspace.exec,
+            tmp_executable=spec.tmp.exec,
+            maximum_deadline_seconds=spec.deadlines.maximum_seconds,
+            minimum=warm.least,
+            maximum=warm.most,
+            create_concurrency=warm.create_concurrency,
+            idle_timeout_seconds=warm.idle_timeout_seconds,
+            when_empty=WhenEmpty(warm.when_empty.value),
+        )
+    except (pydantic.ValidationError, ValueError):
+        return None  # The API's rules are at least as strict.

@@ -1,0 +1,84 @@
+"""Which warm pools a node is told to have."""
+
+from dataclasses import replace
+
+import pytest
+
+from isolet.plan import pools
+from isolet.plan.model import NodeFacts
+from isolet.wire.pool import PoolsWanted, WhenEmpty
+from unit.plan.operator.worlds import IMAGE, IMAGE_ID, TAG, a_class, a_node
+
+WARM = {"images": {"default": IMAGE}, "warmPool": {"size": 3}}
+
+
+def told(node: NodeFacts, **spec: object) -> PoolsWanted | None:
+    return pools.wanted([a_class("cold"), a_class("warm", **{**WARM, **spec})], node)
+
+
+def test_a_class_that_wants_one_has_a_pool_on_a_node_that_can_run_it() -> None:
+    wish = told(a_node())
+    assert wish is not None
+    (pool,) = wish.pools
+    assert (pool.class_name, pool.image, pool.runtime) == ("warm", IMAGE, "runsc")
+    assert (pool.minimum, pool.maximum, pool.when_empty) == (3, 3, WhenEmpty.COLD)
+    assert (pool.resources.cpu_millis, pool.resources.memory_bytes) == (1000, 512 << 20)
+    assert pool.user == "65532:65532"
+
+
+def test_a_size_that_follows_demand() -> None:
+    for given, sizes in (
+        ({"maximum": 5}, (0, 5)),
+        ({"minimum": 2, "maximum": 5, "whenEmpty": "Wait"}, (2, 5)),
+    ):
+        wish = told(a_node(), warmPool=given)
+        assert wish is not None
+        assert (wish.pools[0].minimum, wish.pools[0].maximum) == sizes
+
+
+def test_a_tag_is_named_as_the_node_knows_it() -> None:
+    images = {"allowed": [TAG], "default": TAG, "resolveTags": True}
+    wish = told(a_node(), images=images)
+    assert wish is not None
+    assert wish.pools[0].image == IMAGE_ID
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"nodeSelector": {"disk": "fast"}},
+        {"runtimeHandler": "runc"},
+        {"images": {"allowed": [IMAGE], "default": "elsewhere@sha256:" + "b" * 64}},
+        {"resources": {"default": None}},
+    ],
+    ids=["labels", "runtime", "image", "resources"],
+)
+def test_none_where_it_could_not_run(spec: dict[str, object]) -> None:
+    if "images" in spec:
+        spec["images"]["allowed"].append(spec["images"]["default"])
+    assert told(a_node(), **spec) == PoolsWanted()
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [{"unschedulable": True}, {"drain": {}}, {"outOfService": {"reason": "burnt"}}],
+    ids=lambda spec: next(iter(spec)),
+)
+def test_a_node_that_takes_no_work_has_none(spec: dict[str, object]) -> None:
+    assert told(a_node(object_={"spec": spec})) == PoolsWanted()
+
+
+def test_a_node_that_is_not_well_keeps_what_it_has() -> None:
+    assert told(a_node(report={"conditions": ()})) is None
+    assert told(replace(a_node(), report=None)) is None
+
+
+def test_it_is_told_once() -> None:
+    wish = told(a_node())
+    assert wish is not None
+    classes = [a_class("warm", **WARM)]
+    for digest, times in ((None, 0), (PoolsWanted().digest(), 1), (wish.digest(), 0)):
+        node = a_node(report={"pools_digest": digest})
+        assert len(pools.actions(classes, node)) == times
+    away = a_node(report={"pools_digest": ""}, reachable=False)
+    assert pools.actions(classes, away) == ()

@@ -11,6 +11,7 @@ from isolet.agent import deadlines
 from isolet.agent.host import ExecutionHost
 from isolet.base import errors, names
 from isolet.plan import reasons
+from isolet.plan.sandbox_model import Kind
 from isolet.wire.execution import (
     Amendment,
     EnvVar,
@@ -101,8 +102,8 @@ async def pooled(node) -> AsyncIterator:
     await node.service.put_pools(PoolsWanted(), None)
 
     async def gone() -> bool:
-        owned = {r.container_id for r in await node.store.list() if r.slot is not None}
-        return not [slot for slot in await slots_of(node) if slot.id not in owned]
+        # Once its record is gone, so are container, disk and launch folder.
+        return not any(record.kind is Kind.SLOT for record in await node.store.list())
 
     await until(gone)
 

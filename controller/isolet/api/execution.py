@@ -7,6 +7,7 @@ from pydantic import Field
 
 from isolet.api import bounds, fields, inputs, meta, rules, sandbox
 from isolet.api.conditions import Conditions
+from isolet.api.runner import Dispatch
 
 KIND = "Execution"
 PLURAL = "executions"
@@ -33,6 +34,7 @@ _RULES = (
         "output",
         "network",
         "nodeSelector",
+        "dispatch",
     ),
     rules.write_once("nodeName"),
     rules.one_way("desiredState", DesiredState.TERMINATED),
@@ -40,6 +42,14 @@ _RULES = (
         rule="!has(self.idleTimeoutSeconds) || !has(self.command)",
         message="only a session can be idle: leave it out where there is a command",
         field=".idleTimeoutSeconds",
+    ),
+    rules.Rule(
+        rule=(
+            "!has(self.dispatch) || !(has(self.command) || has(self.env) || has(self.image)"
+            " || has(self.resources) || has(self.restoreFrom) || has(self.idleTimeoutSeconds))"
+        ),
+        message="a dispatch runs its class's runner: it takes no command, env, image or resources",
+        field=".dispatch",
     ),
     rules.Rule(
         rule="!has(self.restoreFrom) || !has(self.workspace) || !has(self.workspace.git)",
@@ -96,6 +106,10 @@ class ExecutionSpec(meta.Model):
     """What the status shows of the output. Absent: only how much there was."""
     network: sandbox.Network = sandbox.Network()
     """What the sandbox can reach."""
+    dispatch: Dispatch | None = None
+    """One document for the runner of the class, in a sandbox that was started before. Made by the
+    front door, which hands the document to the node; an object that says so by itself runs
+    nothing."""
     node_selector: meta.Labels | None = None
     """Labels that the ExecutionNode must have, beside those the class asks for."""
     desired_state: DesiredState = DesiredState.RUNNING
@@ -145,4 +159,4 @@ class Execution(meta.Resource):
     @property
     def is_session(self) -> bool:
         """Whether it takes commands instead of running its own."""
-        return self.spec.command is None
+        return self.spec.command is None and self.spec.dispatch is None

@@ -7,6 +7,7 @@ from pydantic import Field, model_validator
 
 from isolet.api import bounds, fields, meta, rules, sandbox
 from isolet.api.conditions import Conditions
+from isolet.api.runner import Runner
 from isolet.base import imageref
 
 KIND = "ExecutionClass"
@@ -324,6 +325,8 @@ class ExecutionClassSpec(meta.Model):
     warm_pool: WarmPool | None = None
     """Sandboxes kept started, of the default image, the default resources and this class's options.
     An Execution that asks for exactly these is given one in milliseconds. Absent: none."""
+    runner: Runner | None = None
+    """The program that serves dispatches. Absent: the class takes none."""
     node_selector: meta.Labels | None = None
     """Labels that an ExecutionNode must have to run this class."""
     is_default: meta.Bool = False

@@ -127,6 +127,11 @@ ARTIFACT_REJECTED = _work(
 ARTIFACT_TOO_LARGE = _work("ArtifactTooLarge", "A file to keep is too large.", "artifact_too_large")
 ARTIFACT_MISSING = _work("ArtifactMissing", "A file to keep is not there.", "not_found")
 PROTOCOL_VIOLATED = _work("ProtocolViolated", "What it wrote is not what its class's runner must.")
+EVENT_TOO_LARGE = _work("EventTooLarge", "A runner wrote an event over 1 MiB.")
+RESULT_MISSING = _work("ResultMissing", "A runner exited with 0 and without a terminal event.")
+FINALIZATION_TIMEOUT = _work(
+    "FinalizationTimeout", "A runner gave its result and did not end within its budget."
+)
 
 IMAGE_MISSING = _infra(
     "ImageMissing", "No node that may run it has the image; images are never pulled."
@@ -146,6 +151,9 @@ START_UNCONFIRMED = _infra(
     "Nobody can say whether it ever started; it is never started again.",
     "start_unconfirmed",
     "needs-reconcile",
+)
+HANDOVER_TIMEOUT = _infra(
+    "HandoverTimeout", "A runner did not take its document within the startup budget."
 )
 CONTAINER_LOST = _infra(
     "ContainerLost", "The sandbox is gone and Isolet did not remove it.", "lost"

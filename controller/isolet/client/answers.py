@@ -77,15 +77,29 @@ async def changes(
         IsoletError: the agent ended the stream with an error, or sent what is no change.
         TimeoutError: nothing came for `silence` seconds.
     """
+    async for line in lines(response, silence=silence, most=http.MAX_LINE):
+        yield _change(line)
+
+
+async def lines(
+    response: aiohttp.ClientResponse, *, silence: float, most: int
+) -> AsyncGenerator[bytes, None]:
+    """The lines of a stream that are not empty, each of at most `most` bytes.
+
+    Raises:
+        Unavailable: a line is longer.
+        TimeoutError: nothing came for `silence` seconds.
+    """
     rest = bytearray()
     while chunk := await _next(response, silence):
-        rest += chunk
-        *lines, last = rest.split(b"\n")
-        rest = bytearray(last)
-        if len(rest) > http.MAX_LINE:
+        *whole, last = chunk.split(b"\n")
+        for part in whole:
+            line, rest = bytes(rest) + part, bytearray()
+            if line:
+                yield line
+        rest += last
+        if len(rest) > most:
             raise _useless("an endless line", effect=False)
-        for line in filter(None, lines):
-            yield _change(bytes(line))
 
 
 async def _next(response: aiohttp.ClientResponse, silence: float) -> bytes:
@@ -98,11 +112,16 @@ def _change(line: bytes) -> Change:
     try:
         return Change.model_validate_json(line)
     except pydantic.ValidationError as problem:
-        try:
-            ended = http.WatchFault.model_validate_json(line)
-        except pydantic.ValidationError:
-            raise _useless("a line that is no change", effect=False) from problem
-    raise _of_fault(ended.status, ended.fault, effect=False)
+        raise last_words(line) or _useless("a line that is no change", effect=False) from problem
+
+
+def last_words(line: bytes) -> errors.IsoletError | None:
+    """The error with which an agent ended a stream; None if this line is none."""
+    try:
+        ended = http.WatchFault.model_validate_json(line)
+    except pydantic.ValidationError:
+        return None
+    return _of_fault(ended.status, ended.fault, effect=False)
 
 
 def _useless(what: str, *, effect: bool) -> errors.Unavailable:

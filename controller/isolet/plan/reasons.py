@@ -21,6 +21,10 @@ EXECUTION_ENDED = "ExecutionEnded"
 ARTIFACT_REJECTED = "ArtifactRejected"
 ARTIFACT_TOO_LARGE = "ArtifactTooLarge"
 ARTIFACT_MISSING = "ArtifactMissing"
+PROTOCOL_VIOLATED = "ProtocolViolated"
+EVENT_TOO_LARGE = "EventTooLarge"
+RESULT_MISSING = "ResultMissing"
+FINALIZATION_TIMEOUT = "FinalizationTimeout"
 
 # The infrastructure failed.
 IMAGE_MISSING = "ImageMissing"
@@ -38,6 +42,7 @@ CHECKPOINT_UNAVAILABLE = "CheckpointUnavailable"
 CHECKPOINT_INVALID = "CheckpointInvalid"
 GIT_IMPORT_FAILED = "GitImportFailed"
 REPOSITORY_UNAVAILABLE = "RepositoryUnavailable"
+HANDOVER_TIMEOUT = "HandoverTimeout"
 
 # The request cannot be served.
 REVISION_NOT_FOUND = "RevisionNotFound"

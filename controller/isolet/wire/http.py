@@ -22,6 +22,9 @@ EXECUTIONS = "/v1/executions"
 PROCESSES = "/v1/processes"
 PROCESSES_FORGET = "/v1/processes:forget"
 CHECKPOINTS = "/v1/checkpoints"
+DISPATCHES = "/v1/dispatches"
+SLOTS_RESERVE = "/v1/slots:reserve"
+SLOTS_RELEASE = "/v1/slots:release"
 WATCH = "/v1/watch"
 NODE = "/v1/node"
 STRAYS_REMOVE = "/v1/strays:remove"
@@ -63,6 +66,8 @@ MAX_EXEC_BODY = 96 << 20
 MAX_ANSWER = 64 << 20
 """A snapshot of a node that holds tens of thousands of records."""
 MAX_LINE = 1 << 20
+MAX_EVENT_LINE = 8 << 20
+"""An event of 1 MiB, each character of it escaped as six, and what stands around it."""
 
 IDENTITY_OPERATOR = "isolet:operator"
 IDENTITY_STREAM = "isolet:stream"
@@ -139,6 +144,14 @@ def checkpoint(uid: str) -> str:
 def grant(uid: str) -> str:
     """Path that lets another node read one Checkpoint."""
     return f"{CHECKPOINTS}/{uid}/grant"
+def dispatch(uid: str) -> str:
+    """Path of one run."""
+    return f"{DISPATCHES}/{uid}"
+
+
+def dispatch_events(uid: str) -> str:
+    """Path of a run's events."""
+    return f"{DISPATCHES}/{uid}/events"
 
 
 def part(uid: str, name: str) -> str:

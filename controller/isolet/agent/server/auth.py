@@ -36,6 +36,8 @@ class Right(Enum):
     """Run a command in a session."""
     COPY = auto()
     """Read a Checkpoint's files; another node needs a grant for each Checkpoint beside it."""
+    DISPATCH = auto()
+    """Reserve slots, begin, read and cancel runs."""
     PROBE = auto()
     """Liveness, readiness, metrics."""
 
@@ -43,7 +45,7 @@ class Right(Enum):
 RIGHTS: Mapping[str, frozenset[Right]] = {
     http.IDENTITY_OPERATOR: frozenset({Right.WANT, Right.READ, Right.PROBE}),
     http.IDENTITY_STREAM: frozenset({Right.OUTPUT, Right.EXEC, Right.PROBE}),
-    http.IDENTITY_DISPATCH: frozenset({Right.PROBE}),
+    http.IDENTITY_DISPATCH: frozenset({Right.DISPATCH, Right.PROBE}),
 }
 
 

@@ -10,6 +10,7 @@ from aiohttp import web
 from isolet.agent.server import parse
 from isolet.agent.server.auth import Right
 from isolet.agent.server.checkpoint_handlers import CheckpointHandlers
+from isolet.agent.server.dispatch_handlers import DispatchHandlers
 from isolet.agent.server.metrics import ServerMetrics
 from isolet.agent.server.parts import Parts
 from isolet.agent.server.process_handlers import ProcessHandlers, output_answer
@@ -18,6 +19,7 @@ from isolet.base import errors
 from isolet.wire import http
 from isolet.wire.agent_api import AgentAPI
 from isolet.wire.base import Wire
+from isolet.wire.dispatch import DispatchAPI
 from isolet.wire.execution import Amendment, ExecRequest, ExecutionWanted
 from isolet.wire.pool import PoolsWanted
 
@@ -35,6 +37,8 @@ class Limits:
 
     connections: int = 256
     streams: int = 32
+    dispatch_streams: int = 192
+    """Of events of runs, beside those."""
     large_bodies: int = 2
     """Bodies above 1 MiB that are held in memory at a time."""
     copies: int = 4
@@ -53,7 +57,13 @@ class Limits:
 class Handlers:
     """The handlers over one API."""
 
-    def __init__(self, api: AgentAPI, limits: Limits, metrics: ServerMetrics) -> None:
+    def __init__(
+        self,
+        api: AgentAPI,
+        limits: Limits,
+        metrics: ServerMetrics,
+        dispatch: DispatchAPI | None = None,
+    ) -> None:
         self._api = api
         self._limits = limits
         self._metrics = metrics
@@ -61,12 +71,24 @@ class Handlers:
         self._processes = ProcessHandlers(api, limits.pace, self._large)
         parts = Parts(api, most=limits.copies, write_seconds=limits.stream_write_seconds)
         self._checkpoints = CheckpointHandlers(api, limits.pace, parts)
-        self.streams = Streams(
-            most=limits.streams,
-            max_age_seconds=limits.stream_age_seconds,
-            write_seconds=limits.stream_write_seconds,
+        self.streams = self._streams(limits.streams)
+        self._events = self._streams(limits.dispatch_streams)
+        self._dispatch = (
+            None if dispatch is None else DispatchHandlers(dispatch, limits.pace, self._events)
         )
         metrics.streams.set_function(lambda: float(len(self.streams)))
+
+    def _streams(self, most: int) -> Streams:
+        return Streams(
+            most=most,
+            max_age_seconds=self._limits.stream_age_seconds,
+            write_seconds=self._limits.stream_write_seconds,
+        )
+
+    def end_streams(self) -> None:
+        """End every open stream now; who reads one asks again."""
+        self.streams.end_all()
+        self._events.end_all()
 
     def routes(self) -> tuple[Route, ...]:
         """All of `/v1`."""
@@ -85,6 +107,7 @@ class Handlers:
             ("POST", http.STRAYS_REMOVE, Right.WANT, self.remove_strays),
             *self._processes.routes(),
             *self._checkpoints.routes(),
+            *(() if self._dispatch is None else self._dispatch.routes()),
         )
 
     def probes(self) -> tuple[Route, ...]:
@@ -125,7 +148,7 @@ class Handlers:
     async def watch(self, request: web.Request) -> web.StreamResponse:
         """`GET /v1/watch?after=N`."""
         after = parse.integer(request, "after", 0, least=0)
-        return await self.streams.serve(request, self._api, after)
+        return await self.streams.serve(request, self._api.watch(after))
 
     async def output(self, request: web.Request) -> web.StreamResponse:
         """`GET /v1/executions/{uid}/output/{stream}?offset=N&limit=N`."""

@@ -13,6 +13,7 @@ from isolet.agent.server.metrics import ServerMetrics
 from isolet.base import log, tls
 from isolet.base.clock import Clock, SystemClock
 from isolet.wire.agent_api import AgentAPI
+from isolet.wire.dispatch import DispatchAPI
 
 _REFRESH_SECONDS = 5.0
 _log = log.get("agent.server")
@@ -29,10 +30,11 @@ class AgentServer:
         metrics: ServerMetrics | None = None,
         clock: Clock | None = None,
         refresh_seconds: float = _REFRESH_SECONDS,
+        dispatch: DispatchAPI | None = None,
     ) -> None:
         self._limits = limits or Limits()
         self._metrics = metrics or ServerMetrics()
-        self._handlers = Handlers(api, self._limits, self._metrics)
+        self._handlers = Handlers(api, self._limits, self._metrics, dispatch)
         self._clock = clock or SystemClock()
         self._refresh_seconds = refresh_seconds
         self._listeners: list[listeners.Listener] = []
@@ -98,7 +100,7 @@ class AgentServer:
         """Take up certificates that have changed."""
         for listener in self._listeners:
             if isinstance(listener, listeners.TLSListener) and await listener.refresh():
-                self._handlers.streams.end_all()
+                self._handlers.end_streams()
 
     async def close(self) -> None:
         """Take no new request, end the streams, let the rest finish for a while, close."""
@@ -108,7 +110,7 @@ class AgentServer:
                 await self._refresher
         for listener in self._listeners:
             listener.stop_accepting()
-        self._handlers.streams.end_all()
+        self._handlers.end_streams()
         for listener in self._listeners:
             await listener.close()
         for path in self._paths:

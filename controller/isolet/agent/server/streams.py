@@ -1,18 +1,18 @@
-"""The watch stream: one JSON object a line, each sent at once, for as long as both sides like.
+"""Streams of changes and events: one JSON object a line, sent at once, as long as both sides like.
 
 A reader that stops reading, a stream that has grown old and a server that closes all end a stream
 the same way: by the end of the body. The reader asks again from the sequence it has come to.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from typing import Any
 
 from aiohttp import web
 
 from isolet.base import errors, log
 from isolet.wire import faults
-from isolet.wire.agent_api import AgentAPI
+from isolet.wire.base import Wire
 from isolet.wire.http import INTERNAL_ERROR, NDJSON, WatchFault
 
 _log = log.get("agent.server")
@@ -20,7 +20,7 @@ _Writer = Callable[[bytes], Awaitable[None]]
 
 
 class Streams:
-    """All open watch streams of a server."""
+    """All open streams of one kind of a server."""
 
     def __init__(self, *, most: int, max_age_seconds: float, write_seconds: float) -> None:
         self._most = most
@@ -38,11 +38,11 @@ class Streams:
             if not scope.expired():
                 scope.reschedule(now)
 
-    async def serve(self, request: web.Request, api: AgentAPI, after: int) -> web.StreamResponse:
-        """Stream changes after `after` to the caller until one side ends it."""
+    async def serve(self, request: web.Request, changes: AsyncIterator[Wire]) -> web.StreamResponse:
+        """Stream these to the caller until one side ends it."""
         if len(self._open) >= self._most:
             raise errors.Unavailable(
-                f"{self._most} watch streams are open already", reason="TooManyStreams"
+                f"{self._most} such streams are open already", reason="TooManyStreams"
             )
         response = web.StreamResponse(headers={"Content-Type": NDJSON})
         response.force_close()
@@ -51,15 +51,14 @@ class Streams:
         try:
             async with scope:
                 await response.prepare(request)
-                await self._pump(api, after, response.write)
+                await self._pump(changes, response.write)
         except (TimeoutError, ConnectionError):
             pass
         finally:
             self._open.discard(scope)
         return response
 
-    async def _pump(self, api: AgentAPI, after: int, write: _Writer) -> None:
-        changes = api.watch(after)
+    async def _pump(self, changes: AsyncIterator[Wire], write: _Writer) -> None:
         try:
             async for change in changes:
                 await self._line(write, change.to_json())
@@ -81,7 +80,7 @@ def _last_words(error: Exception) -> WatchFault:
     if isinstance(error, errors.IsoletError):
         status, fault = faults.to_http(error)
         return WatchFault(status=status, fault=fault)
-    _log.exception("watch stream failed")
+    _log.exception("a stream failed")
     fault = faults.Fault(reason=INTERNAL_ERROR, message="internal error; see the agent's log")
     return WatchFault(status=500, fault=fault)
 

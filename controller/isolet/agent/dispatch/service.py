@@ -1,0 +1,270 @@
+"""The runs of a node: begun, followed, ended, and taken up again after a restart."""
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from datetime import timedelta
+
+from isolet.agent.dispatch.ports import Slot, Slots
+from isolet.agent.dispatch.run import Parts, Run, let_go
+from isolet.agent.dispatch.spool import Begun, Ended, Spool, Spools
+from isolet.agent.dispatch.steps import DispatchStep
+from isolet.base import errors, log, names
+from isolet.base.clock import Clock
+from isolet.base.steps import reach
+from isolet.plan import dispatch_document, reasons
+from isolet.plan.dispatch_outcome import Stop
+from isolet.wire.dispatch import (
+    CancelAnswer,
+    DispatchEvent,
+    DispatchLine,
+    DispatchObserved,
+    DispatchWanted,
+    Reservation,
+    ReserveRequest,
+)
+from isolet.wire.execution import Outcome
+
+_PIECE = 256 << 10
+_SMALL = 64 << 10
+"""A larger document is read in a thread."""
+_log = log.get("agent.dispatch")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Times:
+    """Seconds, and what may be kept."""
+
+    heartbeat_seconds: float = 10.0
+    keep_seconds: float = 3600.0
+    """How long the events of an ended run can still be read."""
+    keep_bytes: int = 4 << 30
+    """Of events of ended runs in all; the oldest go first."""
+    prune_seconds: float = 60.0
+
+
+class DispatchService:
+    """Implements `isolet.wire.dispatch.DispatchAPI`. Use it within one event loop."""
+
+    def __init__(
+        self,
+        slots: Slots,
+        spools: Spools,
+        clock: Clock,
+        *,
+        boot_id: str,
+        times: Times | None = None,
+    ) -> None:
+        self._slots = slots
+        self._spools = spools
+        self._clock = clock
+        self._boot_id = boot_id
+        self._times = times or Times()
+        self._runs: dict[str, Run] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._prune_at = 0.0
+
+    async def recover(self) -> None:
+        """Take up every run that has not been concluded; call once, before anything else."""
+        for slot in await self._slots.adopt():
+            spool = self._spools.of(slot.uid)
+            ended, begun = spool.ended(), spool.begun()
+            if ended is not None:
+                await slot.conclude(ended.outcome)
+            elif begun is None or begun.boot_id != self._boot_id:
+                self._tasks[slot.uid] = asyncio.create_task(self._write_off(slot, begun))
+            else:
+                self._go(slot, spool, begun, None)
+
+    async def close(self) -> None:
+        """Stop following. Runs go on, and the next agent takes them up."""
+        for task in list(self._tasks.values()):
+            await let_go(task)
+
+    # DispatchAPI
+
+    async def reserve(self, request: ReserveRequest) -> Reservation:
+        """See DispatchAPI."""
+        return await self._slots.reserve(request)
+
+    async def release(self, reservation: Reservation) -> None:
+        """See DispatchAPI."""
+        await self._slots.release(reservation)
+
+    async def begin(
+        self, reservation: Reservation, wanted: DispatchWanted, payload: bytes
+    ) -> DispatchObserved:
+        """See DispatchAPI."""
+        envelope = await self._envelope(wanted, payload)
+        known = self._known(wanted)
+        if known is not None:
+            await self._slots.release(reservation)
+            return known
+        reach(DispatchStep.ASSIGN_BEFORE)
+        slot = await self._slots.assign(reservation, wanted)
+        reach(DispatchStep.ASSIGN_AFTER)
+        spool = self._spools.of(wanted.uid)
+        begun = Begun(
+            wanted=wanted,
+            begun_at=self._clock.now(),
+            boot_id=self._boot_id,
+            boottime=self._clock.boottime(),
+        )
+        try:
+            spool.begin(begun)
+        except OSError as error:
+            self._tasks[wanted.uid] = asyncio.create_task(self._write_off(slot, begun))
+            raise errors.Unconfirmed(f"the run cannot be kept: {error.strerror}") from error
+        reach(DispatchStep.BEGIN_AFTER)
+        return self._go(slot, spool, begun, envelope).observed()
+
+    async def dispatch(self, uid: str) -> DispatchObserved:
+        """See DispatchAPI."""
+        run = self._runs.get(uid)
+        if run is not None:
+            return run.observed()
+        spool = self._spools.of(uid)
+        begun, ended = spool.begun(), spool.ended()
+        if begun is None or ended is None:
+            raise errors.NotFound(f"no run {uid} is kept here")
+        return _observed(begun, ended)
+
+    async def cancel(self, uid: str) -> CancelAnswer:
+        """See DispatchAPI."""
+        run, task = self._runs.get(uid), self._tasks.get(uid)
+        if run is not None and task is not None:
+            run.stop(Stop(reason=reasons.CANCELLED, message="it was cancelled"))
+            await asyncio.wait({task}, timeout=run.begun.wanted.budgets.cleanup_seconds)
+            return CancelAnswer(known=True, dispatch=run.observed())
+        with contextlib.suppress(errors.NotFound):
+            return CancelAnswer(known=True, dispatch=await self.dispatch(uid))
+        await self._slots.fence(uid)
+        return CancelAnswer(known=False)
+
+    async def follow(self, uid: str, after: int) -> AsyncIterator[DispatchLine]:
+        """See DispatchAPI."""
+        await self.dispatch(uid)
+        reader = _Reader(self._spools.of(uid), after)
+        run = self._runs.get(uid)
+        while run is not None and run.outcome is None:
+            async for event in reader.events(run.whole_bytes):
+                yield DispatchLine(event=event)
+            if run.outcome is not None or run.whole_bytes > reader.offset:
+                continue
+            if not await run.news(self._times.heartbeat_seconds):
+                yield DispatchLine(heartbeat=True)
+        ended = self._spools.of(uid).ended()
+        if ended is None:
+            raise errors.NotFound(f"the events of run {uid} are not kept any more")
+        async for event in reader.events(ended.whole_bytes):
+            yield DispatchLine(event=event)
+        yield DispatchLine(ended=ended.outcome)
+
+    # Within
+
+    async def _envelope(self, wanted: DispatchWanted, payload: bytes) -> bytes:
+        """Check the document again: the caller may be wrong, and a slot is not spent on that."""
+
+        def check() -> bytes:
+            if names.digest(payload) != wanted.payload_digest:
+                raise errors.Invalid("document: is not the one that was announced")
+            dispatch_document.parse(payload)
+            return dispatch_document.envelope(wanted.mode, payload)
+
+        if len(payload) != wanted.payload_bytes:
+            raise errors.Invalid("document: has another size than was announced")
+        return check() if len(payload) <= _SMALL else await asyncio.to_thread(check)
+
+    def _known(self, wanted: DispatchWanted) -> DispatchObserved | None:
+        run, begun = self._runs.get(wanted.uid), self._spools.of(wanted.uid).begun()
+        if begun is None:
+            return None
+        if begun.wanted != wanted:
+            raise errors.Conflict(f"{wanted.uid} stands for another run")
+        ended = self._spools.of(wanted.uid).ended()
+        if run is None and ended is None:
+            raise errors.Conflict(f"{wanted.uid} was here before")
+        return run.observed() if run is not None else _observed(begun, ended)
+
+    def _go(self, slot: Slot, spool: Spool, begun: Begun, envelope: bytes | None) -> Run:
+        uid = begun.wanted.uid
+        run = Run(Parts(slot=slot, spool=spool, begun=begun, clock=self._clock))
+        self._runs[uid] = run
+        task = asyncio.create_task(run.perform(envelope))
+        self._tasks[uid] = task
+        task.add_done_callback(lambda done: self._done(uid, done))
+        return run
+
+    def _done(self, uid: str, task: "asyncio.Task[None]") -> None:
+        self._runs.pop(uid, None)
+        self._tasks.pop(uid, None)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _log.error("a run is not followed any more", exc_info=error, extra={"uid": uid})
+        if self._clock.boottime() >= self._prune_at:
+            self._prune_at = self._clock.boottime() + self._times.prune_seconds
+            before = self._clock.now() - timedelta(seconds=self._times.keep_seconds)
+            self._spools.prune(before, self._times.keep_bytes)
+
+    async def _write_off(self, slot: Slot, begun: Begun | None) -> None:
+        """End a run whose beginning is not known here: its document is not handed over again."""
+        pause = 0.2
+        outcome = Outcome(
+            succeeded=False,
+            reason=reasons.START_UNCONFIRMED if begun is None else reasons.CONTAINER_LOST,
+            message="the agent was restarted before it had written down that the run began"
+            if begun is None
+            else "the node was restarted, or could not keep the run",
+        )
+        while True:
+            try:
+                await slot.destroy()
+                await slot.conclude(outcome)
+                return
+            except (errors.IsoletError, OSError) as error:
+                _log.warning("a slot is not gone yet", extra={"why": type(error).__name__})
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, 10.0)
+
+
+class _Reader:
+    """Reads a spool from its beginning, and gives what comes after a sequence number."""
+
+    def __init__(self, spool: Spool, after: int) -> None:
+        self._spool = spool
+        self._after = after
+        self._sequence = 0
+        self._rest = bytearray()
+        self.offset = 0
+
+    async def events(self, until: int) -> AsyncIterator[DispatchEvent]:
+        """Events in the bytes up to `until`, where an event ends."""
+        while self.offset < until:
+            limit = min(_PIECE, until - self.offset)
+            piece = await asyncio.to_thread(self._spool.read, self.offset, limit)
+            if not piece:
+                return
+            self.offset += len(piece)
+            self._rest += piece
+            *lines, rest = self._rest.split(b"\n")
+            self._rest = bytearray(rest)
+            for line in lines:
+                self._sequence += 1
+                if self._sequence > self._after:
+                    event = json.loads(line)
+                    kind = event["event_type"]
+                    yield DispatchEvent(sequence=self._sequence, type=kind, event=event)
+
+
+def _observed(begun: Begun, ended: Ended | None) -> DispatchObserved:
+    wanted = begun.wanted
+    return DispatchObserved(
+        uid=wanted.uid,
+        run_id=wanted.run_id,
+        mode=wanted.mode,
+        payload_digest=wanted.payload_digest,
+        last_sequence=ended.last_sequence if ended else 0,
+        begun_at=begun.begun_at,
+        outcome=ended.outcome if ended else None,
+    )

@@ -1,0 +1,410 @@
+"""Runs on a node whose slots are in memory: begun once, followed by anyone, taken up again."""
+
+import asyncio
+import json
+from contextlib import aclosing
+from pathlib import Path
+
+import pytest
+
+from isolet.agent.dispatch.service import DispatchService, Times
+from isolet.agent.dispatch.spool import Spools
+from isolet.base import errors, names
+from isolet.base.clock import FixedClock
+from isolet.plan import reasons
+from isolet.wire.dispatch import (
+    Budgets,
+    DispatchLine,
+    DispatchWanted,
+    Mode,
+    Reservation,
+    ReserveRequest,
+)
+from isolet.wire.execution import Outcome
+from tests.fakes.slots import FakeSlot, FakeSlots
+
+DOCUMENT = b'{"run_id": "r",\n "payload": {"secret": "hunter2"}}'
+BOOT = "boot-1"
+PROGRESS = b'{"event_type":"progress","payload":1}\n'
+DONE = b'{"event_type":"completed","payload":{"answer":42}}\n'
+
+
+def wanted(uid: str = "u1", document: bytes = DOCUMENT, **changes: object) -> DispatchWanted:
+    base = {
+        "uid": uid,
+        "name": "run-1",
+        "run_id": "r",
+        "class_name": "fast",
+        "mode": Mode.STREAM,
+        "payload_digest": names.digest(document),
+        "payload_bytes": len(document),
+    }
+    return DispatchWanted.model_validate({**base, **changes})
+
+
+class Node:
+    """A service that can be restarted, over slots and a folder that stay."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.slots = FakeSlots(ready=4)
+        self.clock = FixedClock()
+        self.times = Times(heartbeat_seconds=3600)
+        self.boot = BOOT
+        self.service = self._made()
+
+    def _made(self) -> DispatchService:
+        return DispatchService(
+            self.slots, Spools(self.folder), self.clock, boot_id=self.boot, times=self.times
+        )
+
+    async def restart(self) -> None:
+        await self.service.close()
+        self.service = self._made()
+        await self.service.recover()
+
+    async def reserved(self) -> Reservation:
+        return await self.service.reserve(ReserveRequest(class_name="fast"))
+
+    async def begin(self, want: DispatchWanted | None = None) -> FakeSlot:
+        want = want or wanted()
+        await self.service.begin(await self.reserved(), want, DOCUMENT)
+        return self.slots.seen[want.uid]
+
+    async def lines(self, uid: str = "u1", after: int = 0) -> list[DispatchLine]:
+        return [line async for line in self.service.follow(uid, after)]
+
+    async def outcome(self, uid: str = "u1") -> Outcome:
+        last = (await self.lines(uid))[-1]
+        assert last.ended is not None
+        return last.ended
+
+
+@pytest.fixture
+async def node(tmp_path: Path):
+    made = Node(tmp_path / "dispatch")
+    yield made
+    await made.service.close()
+
+
+async def test_a_run_from_its_document_to_its_result(node: Node) -> None:
+    slot = await node.begin()
+    slot.writes(PROGRESS)
+    slot.writes(DONE)
+    slot.ends(0)
+    first, second, last = await node.lines()
+    assert json.loads(slot.stdin) == {"mode": "stream", "payload": json.loads(DOCUMENT)}
+    assert slot.stdin.count(b"\n") == 1
+    assert slot.closed
+    assert first.event is not None
+    assert (first.event.sequence, first.event.type) == (1, "progress")
+    assert second.event is not None
+    assert second.event.event["payload"] == {"answer": 42}
+    assert last.ended is not None
+    assert last.ended.succeeded
+    assert slot.destroyed == 1
+    assert slot.concluded == [last.ended]
+
+
+ENDS = {
+    "no result": (PROGRESS, 0, reasons.RESULT_MISSING),
+    "another exit code": (DONE, 7, reasons.NON_ZERO_EXIT),
+    "gone": (PROGRESS, None, reasons.CONTAINER_LOST),
+    "a lie": (b"all is well\n", 0, reasons.PROTOCOL_VIOLATED),
+    "no newline": (DONE[:-1], 0, reasons.PROTOCOL_VIOLATED),
+    "a line too long": (b"x" * ((1 << 20) + 1), 0, reasons.EVENT_TOO_LARGE),
+}
+
+
+@pytest.mark.parametrize(("output", "code", "reason"), ENDS.values(), ids=ENDS)
+async def test_a_runner_that_lies_or_dies_ends_with_its_own_reason_and_a_clean_node(
+    node: Node, output: bytes, code: int | None, reason: str
+) -> None:
+    slot = await node.begin()
+    slot.writes(output)
+    slot.ends(code)
+    assert (await node.outcome()).reason == reason
+    assert slot.destroyed == 1
+    assert not node.slots.assigned
+
+
+async def test_a_runner_that_floods_is_ended_while_it_writes(node: Node) -> None:
+    slot = await node.begin()
+    line = b'{"event_type":"x","payload":"' + b"a" * 1_000_000 + b'"}\n'
+    for _ in range(70):
+        slot.writes(line)
+    assert (await node.outcome()).reason == reasons.OUTPUT_LIMIT_EXCEEDED
+    assert Spools(node.folder).of("u1").size() == 64 << 20
+
+
+async def test_a_runner_that_takes_nothing_is_ended_within_the_startup_budget(node: Node) -> None:
+    node.slots.prepare = lambda slot: setattr(slot, "blocks", True)
+    slot = await node.begin(wanted(budgets=Budgets(startup_seconds=1)))
+    node.clock.advance(1)
+    node.service._runs["u1"]._reschedule()
+    assert (await node.outcome()).reason == reasons.HANDOVER_TIMEOUT
+    assert slot.destroyed == 1
+
+
+async def test_a_runner_that_hangs_is_ended_within_the_execution_budget(node: Node) -> None:
+    slot = await node.begin(wanted(budgets=Budgets(execution_seconds=5)))
+    await read(node, PROGRESS, slot)
+    node.clock.advance(5)
+    node.service._runs["u1"]._reschedule()
+    assert (await node.outcome()).reason == reasons.DEADLINE_EXCEEDED
+
+
+async def test_a_runner_that_does_not_end_after_its_result_is_ended(node: Node) -> None:
+    slot = await node.begin(wanted(budgets=Budgets(finalization_seconds=5)))
+    await read(node, DONE, slot)
+    node.clock.advance(5)
+    node.service._runs["u1"]._reschedule()
+    assert (await node.outcome()).reason == reasons.FINALIZATION_TIMEOUT
+
+
+async def read(node: Node, data: bytes, slot: FakeSlot) -> None:
+    """Have the runner write, and wait until the agent has it."""
+    before = (await node.service.dispatch("u1")).last_sequence
+    async with aclosing(node.service.follow("u1", before)) as lines:
+        slot.writes(data)
+        async for line in lines:
+            if line.event is not None:
+                return
+
+
+async def test_the_lifetime_of_a_run_holds_whatever_its_parts_may_take(node: Node) -> None:
+    """Startup, execution and finalization together, from the assignment on."""
+    budgets = Budgets(startup_seconds=1, execution_seconds=1, finalization_seconds=1)
+    await node.begin(wanted(budgets=budgets))
+    run = node.service._runs["u1"]
+    for _ in range(100):
+        node.clock.advance(0.01)
+        await asyncio.sleep(0)
+        assert run._left() <= 3 - (node.clock.boottime() - run.begun.boottime) + 1e-9
+
+
+async def test_the_same_run_again_answers_with_what_is_and_spends_no_slot(node: Node) -> None:
+    slot = await node.begin()
+    again = await node.service.begin(await node.reserved(), wanted(), DOCUMENT)
+    assert again.uid == "u1"
+    assert len(node.slots.ready) == 3
+    assert bytes(slot.stdin).count(b"hunter2") <= 1
+    with pytest.raises(errors.Conflict):
+        await node.service.begin(await node.reserved(), wanted(mode=Mode.CALLBACK), DOCUMENT)
+    slot.writes(DONE)
+    slot.ends(0)
+    await node.outcome()
+    ended = await node.service.begin(await node.reserved(), wanted(), DOCUMENT)
+    assert ended.outcome is not None
+    assert ended.outcome.succeeded
+    assert len(node.slots.seen) == 1
+
+
+async def test_a_document_that_is_not_the_announced_one_spends_no_slot(node: Node) -> None:
+    for document in (DOCUMENT + b" ", b"{" + DOCUMENT[1:].replace(b"r", b"R")):
+        with pytest.raises(errors.Invalid):
+            await node.service.begin(await node.reserved(), wanted(), document)
+    two = b"{}{}"
+    with pytest.raises(errors.Invalid, match="follows the document"):
+        await node.service.begin(await node.reserved(), wanted(document=two), two)
+    assert not node.slots.seen
+
+
+async def test_32_contenders_for_one_slot_make_one_run(node: Node) -> None:
+    node.slots.ready = ["only"]
+    kept = await node.reserved()
+    found = await asyncio.gather(
+        *(node.service.begin(kept, wanted(f"u{n}"), DOCUMENT) for n in range(32)),
+        return_exceptions=True,
+    )
+    assert sum(not isinstance(one, Exception) for one in found) == 1
+    assert {type(one) for one in found if isinstance(one, Exception)} == {errors.Unavailable}
+
+
+async def test_a_follower_that_stalls_or_leaves_holds_up_nothing(node: Node) -> None:
+    slot = await node.begin()
+    stalled = node.service.follow("u1", 0)
+    slot.writes(PROGRESS)
+    assert (await anext(stalled)).event is not None
+    for _ in range(50):
+        slot.writes(PROGRESS)
+    slot.writes(DONE)
+    slot.ends(0)
+    assert (await node.outcome()).succeeded
+    left = await anext(stalled)
+    assert left.event is not None
+    assert left.event.sequence == 2
+    await stalled.aclose()
+
+
+async def test_whoever_comes_back_goes_on_by_sequence_number(node: Node) -> None:
+    slot = await node.begin()
+    for _ in range(5):
+        slot.writes(PROGRESS)
+    async with aclosing(node.service.follow("u1", 0)) as lines:
+        async for line in lines:
+            if line.event is not None and line.event.sequence == 3:
+                break
+    slot.writes(DONE)
+    slot.ends(0)
+    rest = await node.lines(after=3)
+    assert [line.event.sequence for line in rest if line.event] == [4, 5, 6]
+    assert (await node.lines(after=6))[0].ended is not None
+
+
+async def test_a_quiet_run_sends_heartbeats(node: Node) -> None:
+    node.times = Times(heartbeat_seconds=0.001)
+    await node.restart()
+    slot = await node.begin()
+    lines = node.service.follow("u1", 0)
+    assert (await anext(lines)).heartbeat
+    assert (await anext(lines)).heartbeat
+    slot.writes(DONE)
+    slot.ends(0)
+    seen = [line async for line in lines]
+    assert [line.event.sequence for line in seen if line.event] == [1]
+
+
+async def test_cancelled_means_confirmed_dead(node: Node) -> None:
+    slot = await node.begin()
+    await read(node, PROGRESS, slot)
+    answer = await node.service.cancel("u1")
+    assert answer.known
+    assert answer.dispatch is not None
+    assert answer.dispatch.outcome is not None
+    assert answer.dispatch.outcome.reason == reasons.CANCELLED
+    assert slot.destroyed == 1
+    again = await node.service.cancel("u1")
+    assert again.dispatch is not None
+    assert again.dispatch.outcome == answer.dispatch.outcome
+
+
+async def test_a_cancellation_that_is_not_confirmed_says_no_outcome(node: Node) -> None:
+    def resist(slot: FakeSlot) -> None:
+        slot.resists = [errors.Unavailable("the engine is away")] * 20
+
+    node.slots.prepare = resist
+    slot = await node.begin(wanted(budgets=Budgets(cleanup_seconds=1)))
+    answer = await node.service.cancel("u1")
+    assert answer.dispatch is not None
+    assert answer.dispatch.outcome is None
+    slot.resists.clear()
+    assert (await node.outcome()).reason == reasons.CANCELLED
+
+
+async def test_a_run_that_was_cancelled_ahead_is_not_begun(node: Node) -> None:
+    assert not (await node.service.cancel("u1")).known
+    with pytest.raises(errors.Conflict):
+        await node.begin()
+    assert not node.slots.seen
+
+
+async def test_a_restart_goes_on_where_the_events_ended(node: Node) -> None:
+    slot = await node.begin()
+    await read(node, PROGRESS, slot)
+    slot.writes(PROGRESS[:10])
+    await node.restart()
+    slot.writes(PROGRESS[10:])
+    slot.writes(DONE)
+    slot.ends(0)
+    seen = await node.lines()
+    assert [line.event.sequence for line in seen if line.event] == [1, 2, 3]
+    assert seen[-1].ended is not None
+    assert seen[-1].ended.succeeded
+    assert bytes(slot.stdin).count(b"hunter2") == 1
+
+
+async def test_the_end_of_a_run_stays_known_over_a_restart(node: Node) -> None:
+    slot = await node.begin()
+    slot.writes(DONE)
+    slot.ends(0)
+    before = await node.lines()
+    await node.restart()
+    assert await node.lines() == before
+
+
+async def test_a_hand_over_that_a_crash_cut_off_is_not_repeated(node: Node) -> None:
+    node.slots.prepare = lambda slot: setattr(slot, "blocks", True)
+    slot = await node.begin()
+    await asyncio.sleep(0)
+    await node.restart()
+    slot.ends(65)
+    outcome = await node.outcome()
+    assert outcome.reason == reasons.START_UNCONFIRMED
+    assert slot.closed
+    assert not slot.stdin
+
+
+async def test_a_runner_that_says_something_was_given_its_document(node: Node) -> None:
+    node.slots.prepare = lambda slot: setattr(slot, "blocks", True)
+    slot = await node.begin()
+    await asyncio.sleep(0)
+    await node.restart()
+    slot.writes(DONE)
+    slot.ends(0)
+    assert (await node.outcome()).succeeded
+
+
+async def test_a_run_of_an_earlier_boot_is_written_off(node: Node) -> None:
+    slot = await node.begin()
+    node.boot = "boot-2"
+    await node.restart()
+    while not slot.concluded:
+        await asyncio.sleep(0)
+    assert slot.concluded[0].reason == reasons.CONTAINER_LOST
+
+
+async def test_a_wish_to_end_it_outlives_the_agent(node: Node) -> None:
+    def resist(slot: FakeSlot) -> None:
+        slot.resists = [errors.Unavailable("the engine is away")]
+
+    node.slots.prepare = resist
+    slot = await node.begin()
+    await read(node, PROGRESS, slot)
+    cancelling = asyncio.create_task(node.service.cancel("u1"))
+    while slot.destroyed == 0:
+        await asyncio.sleep(0)
+    await node.restart()
+    await cancelling
+    assert (await node.outcome()).reason == reasons.CANCELLED
+
+
+async def test_an_output_that_cannot_be_read_is_read_again_from_there(node: Node) -> None:
+    slot = await node.begin()
+    await read(node, PROGRESS, slot)
+    slot.unreadable = [errors.Unavailable("the engine is away")]
+    slot.writes(DONE)
+    slot.ends(0)
+    seen = await node.lines()
+    assert [line.event.sequence for line in seen if line.event] == [1, 2]
+
+
+async def test_the_document_is_kept_nowhere(node: Node) -> None:
+    await node.begin()
+    await asyncio.sleep(0)
+    kept = [path.read_bytes() for path in node.folder.rglob("*") if path.is_file()]
+    assert kept
+    assert not any(b"hunter2" in content for content in kept)
+
+
+async def test_old_events_go_and_those_of_running_work_stay(node: Node) -> None:
+    node.times = Times(keep_seconds=60, prune_seconds=0)
+    await node.restart()
+    for uid in ("old", "new"):
+        slot = await node.begin(wanted(uid))
+        slot.writes(DONE)
+        slot.ends(0)
+        await node.outcome(uid)
+        node.clock.advance(61 if uid == "old" else 0)
+    running = await node.begin(wanted("running"))
+    node.clock.advance(30)
+    last = await node.begin(wanted("last"))
+    last.writes(DONE)
+    last.ends(0)
+    await node.outcome("last")
+    while "last" in node.service._tasks:
+        await asyncio.sleep(0)
+    assert {spool.uid for spool in Spools(node.folder).all()} == {"new", "running", "last"}
+    with pytest.raises(errors.NotFound):
+        await node.lines("old")
+    running.ends(0)

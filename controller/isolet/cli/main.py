@@ -9,6 +9,7 @@ import click
 
 import isolet
 from isolet.cli.agent import agent, watchdog
+from isolet.cli.apiserver import apiserver
 from isolet.cli.operator import operator
 from isolet.cli.pki_commands import pki
 
@@ -39,5 +40,5 @@ def crds() -> None:
     click.echo(json.dumps({"apiVersion": "v1", "kind": "List", "items": items}, indent=2))
 
 
-for command in (agent, watchdog, operator, pki):
+for command in (agent, watchdog, apiserver, operator, pki):
     main.add_command(command)

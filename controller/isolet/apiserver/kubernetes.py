@@ -1,0 +1,366 @@
+"""The dispatcher of a cluster: a run is an Execution object and a slot on one node.
+
+The object's name is made of the run's id, so the API server lets one front door have a run and no
+other, for as long as the object is kept. It holds the document's size and digest and is made once
+a slot is reserved, so a dispatch that finds no room costs no write. Its whole life is three writes:
+made here, bound already; its outcome; its deletion.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pydantic
+
+from isolet.api import meta
+from isolet.api.executionclass import ExecutionClass
+from isolet.api.executionnode import ExecutionNode
+from isolet.apiserver.admission import Dispatch
+from isolet.apiserver.binding import BindingKey
+from isolet.apiserver.dispatcher import NO_CAPACITY, RUN_ID_USED, Cancelled
+from isolet.base import errors, log, names
+from isolet.operator.kube import (
+    CLASSES,
+    EXECUTIONS,
+    NODES,
+    Cluster,
+    ListOptions,
+    Object,
+    Precondition,
+)
+from isolet.plan import dispatch_budget
+from isolet.wire.dispatch import (
+    Budgets,
+    DispatchAPI,
+    DispatchLine,
+    DispatchWanted,
+    Reservation,
+    ReserveRequest,
+)
+
+LABEL_AHEAD = f"{meta.GROUP}/cancelled-ahead"
+NAME_PREFIX = "run-"
+_STALE = 12
+"""Refreshes that may fail before the front door is not ready any more."""
+_log = log.get("apiserver")
+
+Agents = Callable[[str, str], DispatchAPI]
+"""The agent of a node, by its name and endpoint."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Place:
+    """Where and as what runs are made."""
+
+    namespace: str
+    class_name: str
+    refresh_seconds: float = 5.0
+    cancelled_ahead: int = 1000
+    binding_key: Path | None = None
+    """Over that of the class."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Node:
+    name: str
+    endpoint: str
+
+
+class KubernetesDispatcher:
+    """`Dispatcher` over an API server and the agents of its nodes."""
+
+    def __init__(self, cluster: Cluster, agents: Agents, place: Place) -> None:
+        self._cluster = cluster
+        self._agents = agents
+        self._place = place
+        self._nodes: tuple[_Node, ...] = ()
+        self._turn = 0
+        self._missed = _STALE
+        self._ahead = 0
+        self._budgets = Budgets()
+        self._served = False
+        self._key = None if place.binding_key is None else _key_of(place.binding_key)
+        self._class_key: tuple[str, BindingKey] | None = None
+        self._refresher: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Read nodes and class, and again every few seconds."""
+        await self._refreshed()
+        self._refresher = asyncio.create_task(self._refresh())
+
+    async def close(self) -> None:
+        """See Dispatcher."""
+        if self._refresher is not None:
+            self._refresher.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._refresher
+
+    def ready(self) -> bool:
+        """See Dispatcher."""
+        return self._missed < _STALE and self._served and bool(self._nodes)
+
+    def budgets(self) -> Budgets:
+        """See Dispatcher."""
+        return self._budgets
+
+    def binding_key(self) -> BindingKey | None:
+        """See Dispatcher."""
+        return self._key or (self._class_key[1] if self._class_key else None)
+
+    async def reserve(self, dispatch: Dispatch) -> "ReservedRun":
+        """See Dispatcher."""
+        node, slot = await self._slot()
+        agent = self._agents(node.name, node.endpoint)
+        name = object_name(dispatch.run_id)
+        body = self._object(name, dispatch, node.name)
+        try:
+            made = await self._cluster.create(EXECUTIONS, self._place.namespace, body)
+        except errors.IsoletError as error:
+            with suppress(errors.IsoletError):
+                await agent.release(slot)
+            raise _not_made(error) from error
+        uid = str(made["metadata"]["uid"])
+        wanted = self._wanted(uid, name, dispatch)
+        return ReservedRun(self, Run(dispatch.run_id, uid, agent), slot, wanted, dispatch.document)
+
+    async def find(self, run_id: str) -> "Run":
+        """See Dispatcher."""
+        found = await self._cluster.get(EXECUTIONS, self._place.namespace, object_name(run_id))
+        run = self._run(run_id, found)
+        if run is None:
+            raise errors.NotFound("the run was never begun")
+        return run
+
+    async def cancel(self, run_id: str) -> Cancelled:
+        """See Dispatcher."""
+        name = object_name(run_id)
+        try:
+            found = await self._cluster.get(EXECUTIONS, self._place.namespace, name)
+        except errors.NotFound:
+            try:
+                return await self._cancel_ahead(run_id, name)
+            except errors.Conflict:
+                found = await self._cluster.get(EXECUTIONS, self._place.namespace, name)
+        run = self._run(run_id, found)
+        if run is None or _has_ended(found):
+            return Cancelled(confirmed=True)
+        try:
+            answer = await run.agent.cancel(run.uid)
+        except errors.Unavailable:
+            await self._ask_for_the_end(name)
+            return Cancelled(confirmed=False)
+        if not answer.known:
+            return Cancelled(confirmed=True)
+        ended = answer.dispatch is not None and answer.dispatch.outcome is not None
+        return Cancelled(confirmed=ended, removed=1 if ended else 0)
+
+    async def forget(self, uid: str, name: str) -> None:
+        """Take back the object of a run that was certainly not begun."""
+        namespace = self._place.namespace
+        await self._cluster.delete(EXECUTIONS, namespace, name, Precondition(uid=uid))
+
+    # Within
+
+    async def _slot(self) -> tuple[_Node, Reservation]:
+        """A slot of whichever node has one; nodes take turns."""
+        self._turn += 1
+        nodes = self._nodes
+        request = ReserveRequest(class_name=self._place.class_name)
+        for at in range(len(nodes)):
+            node = nodes[(self._turn + at) % len(nodes)]
+            try:
+                return node, await self._agents(node.name, node.endpoint).reserve(request)
+            except (errors.Unavailable, errors.NotFound):
+                continue
+            except errors.IsoletError as error:
+                _log.warning("no slot", extra={"node": node.name, "why": error.reason})
+        raise errors.Unavailable("no slot is ready", reason=NO_CAPACITY)
+
+    def _object(self, name: str, dispatch: Dispatch, node: str | None) -> Object:
+        spec: dict[str, Any] = {
+            "className": self._place.class_name,
+            "dispatch": {
+                "runID": dispatch.run_id,
+                "mode": dispatch.mode.value,
+                "payloadDigest": names.digest(dispatch.document),
+                "payloadBytes": len(dispatch.document),
+            },
+            "ttlSecondsAfterFinished": dispatch_budget.replay_fence(self._budgets),
+        }
+        if node is not None:
+            spec["nodeName"] = node
+        return {"metadata": {"name": name}, "spec": spec}
+
+    def _wanted(self, uid: str, name: str, dispatch: Dispatch) -> DispatchWanted:
+        return DispatchWanted(
+            uid=uid,
+            namespace=self._place.namespace,
+            name=name,
+            run_id=dispatch.run_id,
+            class_name=self._place.class_name,
+            mode=dispatch.mode,
+            payload_digest=names.digest(dispatch.document),
+            payload_bytes=len(dispatch.document),
+            budgets=self._budgets,
+        )
+
+    def _run(self, run_id: str, found: Object) -> "Run | None":
+        """The run of an object; None where it never had a node."""
+        spec = found["spec"]
+        if (spec.get("dispatch") or {}).get("runID") != run_id:
+            return None
+        name = spec.get("nodeName")
+        node = next((n for n in self._nodes if n.name == name), None)
+        if name is None or LABEL_AHEAD in (found["metadata"].get("labels") or {}):
+            return None
+        if node is None:
+            raise errors.Unavailable(f"node {name} is not known", reason="NodeUnreachable")
+        return Run(run_id, str(found["metadata"]["uid"]), self._agents(node.name, node.endpoint))
+
+    async def _cancel_ahead(self, run_id: str, name: str) -> Cancelled:
+        """Take the run's name, so that nobody can begin it. Raises Conflict: it has just begun."""
+        if self._ahead >= self._place.cancelled_ahead:
+            raise errors.Unavailable(
+                f"{self._ahead} unknown runs are cancelled already", reason="TooManyCancellations"
+            )
+        spec = {
+            "className": self._place.class_name,
+            "dispatch": {
+                "runID": run_id,
+                "mode": "callback",
+                "payloadDigest": names.digest(b""),
+                "payloadBytes": 1,
+            },
+            "desiredState": "Terminated",
+            "ttlSecondsAfterFinished": dispatch_budget.cancel_fence(self._budgets),
+        }
+        body = {"metadata": {"name": name, "labels": {LABEL_AHEAD: "true"}}, "spec": spec}
+        await self._cluster.create(EXECUTIONS, self._place.namespace, body)
+        self._ahead += 1
+        return Cancelled(confirmed=True)
+
+    async def _ask_for_the_end(self, name: str) -> None:
+        """Have the operator end it once its node is heard again."""
+        body = {"metadata": {}, "spec": {"desiredState": "Terminated"}}
+        await self._cluster.patch(EXECUTIONS, self._place.namespace, name, body)
+
+    # What is read every few seconds
+
+    async def _refresh(self) -> None:
+        while True:
+            await asyncio.sleep(self._place.refresh_seconds)
+            await self._refreshed()
+
+    async def _refreshed(self) -> None:
+        try:
+            self._nodes = await self._read_nodes()
+            self._take_class(await self._cluster.get(CLASSES, "", self._place.class_name))
+            if self._ahead:
+                self._ahead = await self._count_ahead()
+            self._missed = 0
+        except (errors.IsoletError, pydantic.ValidationError) as error:
+            self._missed += 1
+            self._served = self._served and not isinstance(error, errors.NotFound)
+            _log.warning("nodes and class cannot be read", extra={"why": type(error).__name__})
+
+    async def _read_nodes(self) -> tuple[_Node, ...]:
+        found, token = [], None
+        while True:
+            page = await self._cluster.list(NODES, ListOptions(token=token))
+            for item in page.items:
+                node = ExecutionNode.model_validate(item)
+                if not node.spec.unschedulable and node.spec.out_of_service is None:
+                    found.append(_Node(node.metadata.name, node.spec.endpoint))
+            token = page.token
+            if token is None:
+                return tuple(sorted(found, key=lambda node: node.name))
+
+    async def _count_ahead(self) -> int:
+        count, token = 0, None
+        while count < self._place.cancelled_ahead:
+            options = ListOptions(token=token, labels=LABEL_AHEAD, namespace=self._place.namespace)
+            page = await self._cluster.list(EXECUTIONS, options)
+            count, token = count + len(page.items), page.token
+            if token is None:
+                break
+        return count
+
+    def _take_class(self, found: Object) -> None:
+        runner = ExecutionClass.model_validate(found).spec.runner
+        self._served = runner is not None
+        if runner is None:
+            return
+        self._budgets = Budgets.model_validate(runner.budgets.model_dump())
+        pem = runner.binding_key
+        if pem is None:
+            self._class_key = None
+        elif self._class_key is None or self._class_key[0] != pem:
+            self._class_key = (pem, BindingKey(pem.encode()))
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A run on one node's agent."""
+
+    run_id: str
+    uid: str
+    agent: DispatchAPI
+
+    def follow(self, after: int) -> AsyncIterator[DispatchLine]:
+        """See Admitted."""
+        return self.agent.follow(self.uid, after)
+
+
+@dataclass(frozen=True, slots=True)
+class ReservedRun:
+    """A run whose object is made and whose slot is kept."""
+
+    owner: KubernetesDispatcher
+    run: Run
+    slot: Reservation
+    wanted: DispatchWanted
+    document: bytes
+
+    async def commit(self) -> Run:
+        """See Reserved."""
+        try:
+            await self.run.agent.begin(self.slot, self.wanted, self.document)
+        except (errors.Unconfirmed, errors.Conflict):
+            raise
+        except errors.IsoletError as error:
+            # Certainly not begun. Its name is given free, for it may be tried again.
+            try:
+                await self.owner.forget(self.run.uid, self.wanted.name)
+            except errors.IsoletError as problem:
+                raise errors.Unconfirmed("the run's object is left") from problem
+            raise errors.Unavailable("the slot was not given", reason=NO_CAPACITY) from error
+        return self.run
+
+
+def object_name(run_id: str) -> str:
+    """The one name that a run's object may have in its namespace."""
+    return NAME_PREFIX + names.short_digest("run", run_id)
+
+
+def _has_ended(found: Object) -> bool:
+    conditions = (found.get("status") or {}).get("conditions") or ()
+    return any(c.get("type") == "Finished" and c.get("status") == "True" for c in conditions)
+
+
+def _not_made(error: errors.IsoletError) -> errors.IsoletError:
+    """What it means that the object could not be made."""
+    if isinstance(error, errors.Unconfirmed):
+        return error
+    if isinstance(error, errors.Conflict):
+        return errors.Conflict("the run was here before, or was cancelled", reason=RUN_ID_USED)
+    return errors.Unavailable("the API server does not take it", reason=error.reason)
+
+
+def _key_of(path: Path) -> BindingKey:
+    try:
+        return BindingKey(path.read_bytes())
+    except OSError as error:
+        raise errors.Invalid(f"{path}: {error.strerror}", reason="InvalidConfig") from None

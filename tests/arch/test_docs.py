@@ -19,6 +19,7 @@ from isolet.agent.server.metrics import ServerMetrics
 from isolet.agent.service.qualify import REQUIRED_ARGUMENTS
 from isolet.agent.settings import AgentSettings
 from isolet.api import checkpoint, execution, executionclass, executionnode, meta, process, reasons
+from isolet.apiserver.metrics import DoorMetrics
 from isolet.operator.metrics import PassTimes, StateCollector
 from tests.arch import tree
 
@@ -30,7 +31,7 @@ DECISIONS = DOCS / "decisions"
 GENERATED = frozenset({DOCS / "api.md"})
 KINDS = (execution, executionclass, executionnode, process, checkpoint)
 TOP = ("controller", "crds", "deploy", "docs", "examples", "hack", "tests", ".ci")
-PACKAGES = ("base", "api", "wire", "plan", "client", "operator", "agent", "cli")
+PACKAGES = ("base", "api", "wire", "plan", "client", "operator", "agent", "apiserver", "cli")
 LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
 CODE = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
 
@@ -232,6 +233,7 @@ def test_the_guide_explains_each_key_of_a_nodes_policy() -> None:
 METERED = {
     "isolet.operator.metrics": "the operator's collector",
     "isolet.agent.server.metrics": "the agent's server",
+    "isolet.apiserver.metrics": "the front door",
 }
 """The modules that make metrics; `metrics_in_code` asks each."""
 
@@ -244,6 +246,7 @@ def metrics_in_code() -> set[str]:
         *registry.collect(),
         *StateCollector(MagicMock()).collect(),
         *ServerMetrics().registry.collect(),
+        *DoorMetrics().registry.collect(),
     ]
     return {f.name + ("_total" if f.type == "counter" else "") for f in families}
 

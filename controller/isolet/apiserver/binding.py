@@ -52,9 +52,9 @@ class BindingKey:
             raise _refused(f"executor_jwt is not valid: {type(error).__name__}") from None
         for name in BOUND:
             if name in claims and claims[name] != fields.get(name):
-                raise _refused(f"executor_jwt was signed for another {name}")
+                raise _refused(f"executor_jwt is not for this {name}")
         if "sub" in claims and "user_id" in fields and claims["sub"] != fields["user_id"]:
-            raise _refused("executor_jwt was signed for another user_id")
+            raise _refused("executor_jwt is not for this user_id")
 
 
 def _algorithm(key: object) -> str:

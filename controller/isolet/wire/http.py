@@ -144,6 +144,8 @@ def checkpoint(uid: str) -> str:
 def grant(uid: str) -> str:
     """Path that lets another node read one Checkpoint."""
     return f"{CHECKPOINTS}/{uid}/grant"
+
+
 def dispatch(uid: str) -> str:
     """Path of one run."""
     return f"{DISPATCHES}/{uid}"

@@ -10,6 +10,7 @@ from isolet.base import errors
 
 ALL = frozenset(Right)
 OPERATOR = frozenset({Right.WANT, Right.READ, Right.PROBE})
+DISPATCH = frozenset({Right.DISPATCH, Right.PROBE})
 STREAM = frozenset({Right.OUTPUT, Right.EXEC, Right.PROBE})
 
 
@@ -22,12 +23,12 @@ def certificate(*names: tuple[str, str], common: str = "anything") -> dict[str, 
     [
         (certificate(("URI", "isolet:operator")), OPERATOR),
         (certificate(("URI", "isolet:stream")), STREAM),
-        (certificate(("URI", "isolet:dispatch")), {Right.PROBE}),
+        (certificate(("URI", "isolet:dispatch")), DISPATCH),
         (certificate(("URI", "isolet:operator"), ("URI", "isolet:stream")), OPERATOR | STREAM),
         (certificate(common="isolet:operator"), OPERATOR),
         (certificate(("DNS", "x.example"), common="isolet:stream"), STREAM),
         # A name that says what it is wins over the common name.
-        (certificate(("URI", "isolet:dispatch"), common="isolet:operator"), {Right.PROBE}),
+        (certificate(("URI", "isolet:dispatch"), common="isolet:operator"), DISPATCH),
         (certificate(("URI", "spiffe://x/operator"), common="isolet:stream"), STREAM),
     ],
 )

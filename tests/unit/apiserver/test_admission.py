@@ -1,0 +1,77 @@
+"""What a dispatch may say."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from isolet.apiserver.admission import FIELDS, REQUIRED, Contract, check, is_id
+from isolet.base import errors
+
+CALLBACK = "http://callback:8080"
+WHOLE = {
+    "job_id": "job",
+    "run_id": "run",
+    "app_id": "app",
+    "board_id": "board",
+    "node_id": "node",
+    "user_id": "user",
+    "executor_jwt": "x",
+    "callback_url": CALLBACK,
+    "credentials": {},
+    "artifact": {},
+}
+CONTRACT = Contract(callback_url=CALLBACK)
+
+
+def refused(fields: dict[str, object], contract: Contract = CONTRACT) -> str:
+    with pytest.raises(errors.Invalid) as found:
+        check(fields, contract)
+    assert found.value.reason == "InvalidDispatch"
+    return found.value.message
+
+
+def test_a_whole_dispatch_passes_with_every_other_field() -> None:
+    check(WHOLE, CONTRACT)
+    check({**dict.fromkeys(FIELDS, None), **WHOLE}, CONTRACT)
+    check({**WHOLE, "token": "", "payload": [1], "shadow": True}, CONTRACT)
+    assert len(FIELDS) == 24
+
+
+@pytest.mark.parametrize("name", REQUIRED)
+def test_what_has_to_be_there(name: str) -> None:
+    assert name in refused({**WHOLE, name: None})
+    assert name in refused({k: v for k, v in WHOLE.items() if k != name})
+
+
+@given(st.text(max_size=30).filter(lambda name: name not in FIELDS))
+def test_no_other_field_passes_and_none_is_quoted(name: str) -> None:
+    message = refused({**WHOLE, name: 1})
+    assert "1 of its fields" in message
+
+
+def test_a_front_door_may_ask_for_less_but_never_for_no_run() -> None:
+    small = Contract(required=())
+    check({"run_id": "a", "payload": {}}, small)
+    assert "run_id" in refused({"payload": {}}, small)
+    assert "callback_url" in refused({"run_id": "a", "callback_url": CALLBACK}, small)
+
+
+@pytest.mark.parametrize(
+    ("text", "good"),
+    [
+        ("a", True),
+        ("A9_.:-", True),
+        ("a" * 128, True),
+        ("a" * 129, False),
+        ("", False),
+        ("-a", False),
+        (".a", False),
+        ("a/b", False),
+        ("a\n", False),
+        ("é", False),
+        (7, False),
+        (None, False),
+    ],
+)
+def test_ids(text: object, good: bool) -> None:
+    assert is_id(text) is good

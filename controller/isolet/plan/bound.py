@@ -30,7 +30,7 @@ def plan(seen: Observed) -> Plan:
         return unreachable(seen, bound, None)
     record = facts.record.value if isinstance(facts.record, Known) else None
     if record is not None and record.outcome is not None:
-        return _ended(seen, bound, record)
+        return ended(seen, bound, record)
     off = facts.object.spec.out_of_service
     if off is not None:
         why = f"node {facts.name} was declared out of service: {off.reason}"
@@ -42,7 +42,8 @@ def plan(seen: Observed) -> Plan:
     return starting.absent(seen, bound, facts)
 
 
-def _ended(seen: Observed, bound: Binding | None, record: Record) -> Plan:
+def ended(seen: Observed, bound: Binding | None, record: Record) -> Plan:
+    """The end as the agent tells it."""
     outcome = record.outcome
     assert outcome is not None
     reason = listed(
@@ -73,7 +74,7 @@ def _known(seen: Observed, bound: Binding | None, facts: NodeFacts, record: Reco
     if not stopping and _needs_to_be_sent(seen, bound, record):
         return starting.again(seen, bound, facts, record)
     actions: tuple[Action, ...] = ()
-    if record.generation < seen.object.metadata.generation or (stop and not _ending(record)):
+    if record.generation < seen.object.metadata.generation or (stop and not is_ending(record)):
         change = binding.amendment(seen.object, bound, stop)
         actions = (Amend(node=facts.name, uid=seen.object.uid, change=change),)
     return going(seen, bound, facts, record, _progress(seen, record, stopping), actions)
@@ -103,7 +104,7 @@ def _needs_to_be_sent(seen: Observed, bound: Binding | None, record: Record) -> 
     return needed or reason == reasons.AWAITING_INPUTS
 
 
-def _ending(record: Record) -> bool:
+def is_ending(record: Record) -> bool:
     """Whether the agent says that it is already on it."""
     asked = (reasons.CANCEL_REQUESTED, reasons.CANCEL_UNVERIFIED)
     return record.removing or (record.waiting is not None and record.waiting.reason in asked)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from isolet.api import meta
-from isolet.plan import binding, bound, deletion, pending, publishing, status
+from isolet.plan import binding, bound, deletion, dispatched, pending, publishing, status
 from isolet.plan.actions import Action, Amend, DeleteObject, Plan
 from isolet.plan.model import Known, NodeFacts, Observed
 from isolet.plan.objects import Record
@@ -21,6 +21,8 @@ def plan(seen: Observed) -> Plan:
     """What to do about this object now, and what to say of it."""
     if seen.object.deleting:
         return deletion.plan(seen)
+    if dispatched.is_one(seen.object):
+        return _alone(seen, _dispatched(seen))
     repair = _finalizer_missing(seen)
     if repair is not None:
         return repair
@@ -29,6 +31,13 @@ def plan(seen: Observed) -> Plan:
     if seen.object.node_name is None:
         return pending.plan(seen)
     return _alone(seen, bound.plan(seen))
+
+
+def _dispatched(seen: Observed) -> Plan:
+    if not status.decided(seen.object.status):
+        return dispatched.plan(seen)
+    found = _after_the_end(seen)
+    return replace(found, actions=(*dispatched.forgotten(seen), *found.actions))
 
 
 def _alone(seen: Observed, found: Plan) -> Plan:

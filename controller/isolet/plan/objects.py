@@ -141,7 +141,7 @@ class ExecutionFacts(Facts):
     def is_session(self) -> bool:
         """Whether Ready is spoken of; an unreadable object is what its status says."""
         if self.spec is not None:
-            return self.spec.command is None
+            return self.spec.command is None and self.spec.dispatch is None
         return cond.get(self.status.conditions, cond.READY) is not None
 
     @property

@@ -29,6 +29,7 @@ nobody:x:65534:65534:nobody:/nonexistent:/bin/false
 sandbox:x:65532:65532:sandbox:/tmp:/bin/sh
 """
 GROUP = "root:x:0:\nnogroup:x:65534:\nsandbox:x:65532:\n"
+RUNTIME = Path(__file__).resolve().parents[3] / "examples" / "runner" / "runtime.py"
 FOLDERS = ("bin", "dev", "etc", "proc", "root", "run", "sys", "usr", "var")
 
 PYTHON_PACKAGES = ("ca-certificates", "python3")
@@ -81,6 +82,12 @@ def recipes(tools: Path, layer_of: Callable[[Recipe], Path], scratch: Path) -> l
     return [
         small("shell"),
         python,
+        Recipe(
+            "runner",
+            _key("runner", python.key, sha256(RUNTIME)),
+            lambda target: _runner(target, layer_of(python)),
+            Settings(command=["/app/runtime", "--once", "warm"]),
+        ),
         # From here on: what an image must not be, for tests.
         Recipe(
             "no-sh",
@@ -139,6 +146,13 @@ def _one_binary(target: Path, busybox: Path) -> None:
 def _shell_only(target: Path, python_layer: Path) -> None:
     with Layer(target) as layer:
         layer.part_of(python_layer, lambda name: SHELL_ONLY.fullmatch(name) is not None)
+
+
+def _runner(target: Path, python_layer: Path) -> None:
+    with Layer(target) as layer:
+        layer.part_of(python_layer, lambda _: True)
+        layer.folder("app")
+        layer.file("app/runtime", RUNTIME.read_bytes(), 0o755)
 
 
 # --- Debian

@@ -3,8 +3,8 @@
 
     /app/runtime --once warm
 
-It says `ready`, reads one line `{"mode": …, "payload": {…}}` to the end of its input, and writes one
-JSON object a line: events of its own, and at the end `{"event_type": "completed", "payload": {…}}`.
+It says `ready`, reads one line `{"mode": …, "payload": {…}}` to the end of its input, and writes
+one JSON object a line: events, and at the end `{"event_type": "completed", "payload": {…}}`.
 Make your own from it: `work` is the part to change. It needs nothing but Python.
 """
 

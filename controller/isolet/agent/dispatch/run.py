@@ -18,10 +18,11 @@ from isolet.base.steps import reach
 from isolet.plan import dispatch_budget, reasons
 from isolet.plan.dispatch_events import Decoder, Violation
 from isolet.plan.dispatch_outcome import Evidence, Exit, Stop, decide
-from isolet.wire.dispatch import MAX_EVENTS_BYTES, DispatchObserved
+from isolet.wire.dispatch import COMPLETED, MAX_EVENTS_BYTES, DispatchEvent, DispatchObserved
 from isolet.wire.execution import Outcome
 
 _CHUNK = 256 << 10
+_ERROR = "error"
 _RETRY_SECONDS = (0.2, 10.0)
 """First and longest pause before something that failed is tried again."""
 _log = log.get("agent.dispatch")
@@ -112,8 +113,8 @@ class Run:
         try:
             while self._decoder.total < self._spool.size():
                 piece = self._spool.read(self._decoder.total, _CHUNK)
-                for _ in self._decoder.feed(piece):
-                    self._completed()
+                for event in self._decoder.feed(piece):
+                    self._note(event)
         except Violation as broken:
             self.stop(Stop(reason=broken.reason, message=broken.message))
 
@@ -183,22 +184,23 @@ class Run:
         reach(DispatchStep.DELIVERED_AFTER)
 
     def _take(self, chunk: bytes) -> None:
-        if self._delivered is None:
-            self._mark_delivered()
         try:
             self._spool.append(chunk[: max(MAX_EVENTS_BYTES - self._decoder.total, 0)])
         except OSError as error:
             raise _NotKept(f"its events cannot be kept: {error.strerror}") from error
         reach(DispatchStep.SPOOL_AFTER)
         try:
-            for _ in self._decoder.feed(chunk):
-                self._completed()
+            for event in self._decoder.feed(chunk):
+                self._note(event)
         finally:
             self._tell()
         self._reschedule()
 
-    def _completed(self) -> None:
-        if self._decoder.result is not None and self._completed_at is None:
+    def _note(self, event: DispatchEvent) -> None:
+        # An error may be its word that it was given half a document.
+        if self._delivered is None and event.type != _ERROR:
+            self._mark_delivered()
+        if event.type == COMPLETED:
             self._completed_at = self._clock.boottime()
 
     def _tell(self) -> None:

@@ -1,0 +1,55 @@
+"""An agent's dispatch as a process of its own, for tests that kill it.
+
+    python -m tests.contract.dispatch.served <folder> run|cancel|resume
+
+`run` begins a run and follows it to its end, `cancel` ends it once it has said something, `resume`
+takes up what an earlier one left. What it was told is written to stdout, a line each, at once.
+"""
+
+import asyncio
+import sys
+from pathlib import Path
+
+from isolet.agent.dispatch.service import DispatchService
+from isolet.agent.dispatch.spool import Spools
+from isolet.base import names
+from isolet.base.clock import SystemClock
+from isolet.wire.dispatch import Budgets, DispatchWanted, Mode, ReserveRequest
+from tests.contract.dispatch.process_slots import ProcessSlots
+
+UID = "run-1"
+
+
+def wanted(document: bytes) -> DispatchWanted:
+    return DispatchWanted(
+        uid=UID,
+        name="run-1",
+        run_id="run",
+        class_name="runner",
+        mode=Mode.STREAM,
+        payload_digest=names.digest(document),
+        payload_bytes=len(document),
+        budgets=Budgets(startup_seconds=2, execution_seconds=60),
+    )
+
+
+async def main(folder: Path, what: str) -> None:
+    slots = ProcessSlots(folder)
+    service = DispatchService(slots, Spools(folder / "spool"), SystemClock(), boot_id="boot")
+    await service.recover()
+    document = (folder / "document").read_bytes()
+    if what != "resume":
+        kept = await service.reserve(ReserveRequest(class_name="runner"))
+        await service.begin(kept, wanted(document), document)
+    if what == "resume" and UID not in service._runs:
+        for task in list(service._tasks.values()):
+            await task
+        return
+    async for line in service.follow(UID, 0):
+        print(line.to_json().decode(), flush=True)
+        if what == "cancel" and line.event is not None:
+            await service.cancel(UID)
+
+
+if __name__ == "__main__":
+    asyncio.run(main(Path(sys.argv[1]), sys.argv[2]))

@@ -15,6 +15,8 @@ from isolet.base import errors
 from isolet.base.tls import TLSFiles
 
 _BACKLOG = 128
+_CLOSE_SECONDS = 2.0
+"""What is still open when a server closes, after its runs were drained, is given so long."""
 _TURNED = (
     b"HTTP/1.1 503 Service Unavailable\r\n"
     b"Content-Length: 0\r\n"
@@ -64,7 +66,7 @@ class FrontServer:
     def __init__(self, app: web.Application, bounds: Bounds) -> None:
         self._bounds = bounds
         app.on_response_prepare.append(_close_after)
-        self._runner = web.AppRunner(app, access_log=None)
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=_CLOSE_SECONDS)
         self._server: asyncio.Server | None = None
 
     async def listen(self, host: str, port: int, tls: TLSFiles | None) -> int:

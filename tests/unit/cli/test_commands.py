@@ -9,6 +9,7 @@ from click.testing import CliRunner, Result
 
 import isolet
 from isolet.agent import run, settings
+from isolet.apiserver import run as front
 from isolet.base import errors
 from isolet.cli.main import main
 
@@ -27,7 +28,9 @@ def test_crds() -> None:
     assert "executions.isolet.dev" in {item["metadata"]["name"] for item in listing["items"]}
 
 
-@pytest.mark.parametrize("words", [(), ("agent",), ("operator",), ("watchdog",), ("pki", "node")])
+@pytest.mark.parametrize(
+    "words", [(), ("agent",), ("apiserver",), ("operator",), ("watchdog",), ("pki", "node")]
+)
 def test_each_command_explains_itself(words: tuple[str, ...]) -> None:
     shown = isolet_(*words, "--help")
     assert shown.exit_code == 0
@@ -147,3 +150,26 @@ def test_an_operator_without_its_certificates_does_not_start(tmp_path: Path) -> 
     ended = isolet_("operator", "--tls-dir", str(tmp_path))
     assert ended.exit_code == 1
     assert "tls.crt: No such file" in ended.stderr
+
+
+def test_a_front_door_is_started_with_what_was_said(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    found = []
+    monkeypatch.setattr(front, "main", found.append)
+    base = ("apiserver", "--namespace", "runs", "--class", "fast")
+    more = ("--capacity", "10", "--require", "run_id", "--token-file", str(tmp_path / "token"))
+    assert isolet_(*base, *more).exit_code == 0
+    (settings_,) = found
+    assert (settings_.namespace, settings_.class_name) == ("runs", "fast")
+    assert settings_.bounds.capacity == 10
+    assert settings_.contract.required == ("run_id",)
+    wrong = isolet_(*base, "--require", "image")
+    assert (wrong.exit_code, wrong.stderr) == (
+        2,
+        "Error: --require: image is no field of a dispatch\n",
+    )
+    monkeypatch.undo()
+    nobody = isolet_(*base, "--kubeconfig", str(tmp_path / "none"))
+    assert nobody.exit_code == 2
+    assert "nobody could call" in nobody.stderr

@@ -6,9 +6,11 @@ from isolet.agent.policy import checks
 from isolet.agent.workspace import disk, launch, mirrors, script, trees
 from isolet.api import bounds, fields
 from isolet.api import execution as api
+from isolet.api import runner as api_runner
 from isolet.api import sandbox as api_sandbox
 from isolet.base import envnames, quantity
 from isolet.plan import reasons
+from isolet.wire import dispatch
 from isolet.wire import execution as wire
 
 
@@ -69,3 +71,15 @@ def test_the_longest_times() -> None:
 def test_the_states_and_media() -> None:
     assert [s.value for s in wire.State] == [s.value for s in api.DesiredState]
     assert {m.value for m in wire.Medium} == {m.value for m in api_sandbox.Medium}
+
+
+def test_the_runs_of_a_runner() -> None:
+    assert {m.value for m in dispatch.Mode} == {m.value for m in api_runner.Mode}
+    assert dispatch.RUN_ID_PATTERN == api_runner.RUN_ID_PATTERN
+    assert dispatch.MAX_DOCUMENT_BYTES == api_runner.MAX_PAYLOAD_BYTES
+
+
+def test_the_budgets_of_a_runner() -> None:
+    assert dispatch.Budgets().model_dump(by_alias=True) == api_runner.Budgets().model_dump()
+    for name in dispatch.Budgets.model_fields:
+        assert limits(dispatch.Budgets, name) == limits(api_runner.Budgets, name), name

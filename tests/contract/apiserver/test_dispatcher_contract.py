@@ -62,13 +62,16 @@ class InACluster:
     async def start(self, folder) -> None:
         runner = {"command": ["/app/runtime"], "budgets": {"cleanupSeconds": 1}}
         found = a_class("fast", runner=runner)
-        self.cluster.seed(CLASSES, {**found, "metadata": {"name": "fast"}})
+        self.seed(CLASSES, found)
         self.clients = {}
         for name, slots in self.slots.items():
             await self._agent(name, slots, folder / name)
         place = Place(namespace="runs", class_name="fast", cancelled_ahead=3)
         self.dispatcher = self.another(place)
         await self.dispatcher.start()
+
+    def seed(self, kind, obj) -> None:
+        self.cluster.seed(kind, obj)
 
     def another(self, place: Place) -> KubernetesDispatcher:
         return KubernetesDispatcher(self.cluster, lambda name, _: self.clients[name], place)
@@ -85,7 +88,7 @@ class InACluster:
         server = AgentServer(FakeAgent(), dispatch=service)
         await server.listen_unix(folder / "s")
         endpoint = f"unix://{folder / 's'}"
-        self.cluster.seed(NODES, a_node(name, endpoint="https://10.0.0.1:7443"))
+        self.seed(NODES, a_node(name))
         self.clients[name] = HTTPDispatch(endpoint)
         self.closing += [self.clients[name].close, server.close, service.close]
 

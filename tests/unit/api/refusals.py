@@ -475,6 +475,93 @@ def _pools() -> Iterator[Case]:
     )  # fmt: skip
 
 
+RUNNER = {"command": ["/app/runtime"]}
+DISPATCH = {
+    "runID": "run-1",
+    "mode": "stream",
+    "payloadDigest": DIGEST,
+    "payloadBytes": 2,
+}
+"""What a front door says of a run."""
+
+
+def a_dispatch(**spec: Any) -> dict[str, Any]:
+    """An Execution as a front door makes it."""
+    return an_execution(**{"command": DROP, "image": DROP, "dispatch": DISPATCH, **spec})
+
+
+def _dispatches() -> Iterator[Case]:
+    alone = "a dispatch runs its class's runner: it takes no command, env, image or resources"
+    for name, spec in (
+        ("command", {"command": ["true"]}),
+        ("image", {"image": PINNED}),
+        ("env", {"env": [{"name": "A", "value": "b"}]}),
+        ("resources", {"resources": {"cpu": "1"}}),
+        ("idle timeout", {"idleTimeoutSeconds": 5}),
+    ):
+        yield Case(f"dispatch with {name}", a_dispatch(**spec), "spec.dispatch", alone, False)
+    for field, value, words in (
+        ("runID", "a/b", "should match"),
+        ("runID", ".a", "should match"),
+        ("runID", "a" * 129, "may not be more than 128"),
+        ("mode", "batch", "Unsupported value"),
+        ("payloadDigest", "sha256:1", "should match"),
+        ("payloadBytes", 0, "greater than or equal to 1"),
+        ("payloadBytes", (8 << 20) + 1, "less than or equal to 8388608"),
+    ):
+        changed = a_dispatch(dispatch={**DISPATCH, field: value})
+        yield Case(f"dispatch {field} {str(value)[:20]}", changed, f"spec.dispatch.{field}", words)
+
+
+def _runners() -> Iterator[Case]:
+    private = "-----BEGIN PRIVATE KEY-----\nMC4CAQ\n-----END PRIVATE KEY-----\n"
+    for name, field, words, change in (
+        ("no command", "command", "Required value", {"command": DROP}),
+        ("an empty program", "command", "the first item is the program", {"command": [""]}),
+        (
+            "a credential's name",
+            "env[0].name",
+            "looks like a credential's",
+            {"env": [{"name": "API_KEY", "value": "x"}]},
+        ),
+        (
+            "a private key in a file",
+            "files[0].content",
+            "must hold no private key",
+            {"files": [{"path": "key.pem", "content": private}]},
+        ),
+        (
+            "a private binding key",
+            "bindingKey",
+            "must hold no private key",
+            {"bindingKey": private},
+        ),
+        (
+            "a file outside",
+            "files[0].path",
+            PATH_WORDS,
+            {"files": [{"path": "../key.pem", "content": ""}]},
+        ),
+        ("a ready line of two", "readyLine", "should match", {"readyLine": "a\nb"}),
+        (
+            "no time to start",
+            "budgets.startupSeconds",
+            "greater than",
+            {"budgets": {"startupSeconds": 0}},
+        ),
+        (
+            "a day and a second",
+            "budgets.executionSeconds",
+            "less than or equal to 86400",
+            {"budgets": {"executionSeconds": 86_401}},
+        ),
+    ):
+        runner = {k: v for k, v in {**RUNNER, **change}.items() if v is not DROP}
+        python = name != "an empty program"
+        field = f"spec.runner.{field}"
+        yield Case(f"runner with {name}", a_class(runner=runner), field, words, python)
+
+
 def _nodes() -> Iterator[Case]:
     for endpoint in (
         "http://10.0.0.1:7443",
@@ -534,6 +621,8 @@ CASES = [
     *_processes(),
     *_classes(),
     *_pools(),
+    *_dispatches(),
+    *_runners(),
     *_nodes(),
     *_checkpoints(),
 ]

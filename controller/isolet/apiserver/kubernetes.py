@@ -52,7 +52,7 @@ Agents = Callable[[str, str], DispatchAPI]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Place:
+class Target:
     """Where and as what runs are made."""
 
     namespace: str
@@ -72,17 +72,17 @@ class _Node:
 class KubernetesDispatcher:
     """`Dispatcher` over an API server and the agents of its nodes."""
 
-    def __init__(self, cluster: Cluster, agents: Agents, place: Place) -> None:
+    def __init__(self, cluster: Cluster, agents: Agents, target: Target) -> None:
         self._cluster = cluster
         self._agents = agents
-        self._place = place
+        self._target = target
         self._nodes: tuple[_Node, ...] = ()
         self._turn = 0
         self._missed = _STALE
         self._ahead = 0
         self._budgets = Budgets()
         self._served = False
-        self._key = None if place.binding_key is None else _key_of(place.binding_key)
+        self._key = None if target.binding_key is None else _key_of(target.binding_key)
         self._class_key: tuple[str, BindingKey] | None = None
         self._refresher: asyncio.Task[None] | None = None
 
@@ -117,7 +117,7 @@ class KubernetesDispatcher:
         name = object_name(dispatch.run_id)
         body = self._object(name, dispatch, node.name)
         try:
-            made = await self._cluster.create(EXECUTIONS, self._place.namespace, body)
+            made = await self._cluster.create(EXECUTIONS, self._target.namespace, body)
         except errors.IsoletError as error:
             with suppress(errors.IsoletError):
                 await agent.release(slot)
@@ -128,7 +128,7 @@ class KubernetesDispatcher:
 
     async def find(self, run_id: str) -> "Run":
         """See Dispatcher."""
-        found = await self._cluster.get(EXECUTIONS, self._place.namespace, object_name(run_id))
+        found = await self._cluster.get(EXECUTIONS, self._target.namespace, object_name(run_id))
         run = self._run(run_id, found)
         if run is None:
             raise errors.NotFound("the run was never begun")
@@ -138,12 +138,12 @@ class KubernetesDispatcher:
         """See Dispatcher."""
         name = object_name(run_id)
         try:
-            found = await self._cluster.get(EXECUTIONS, self._place.namespace, name)
+            found = await self._cluster.get(EXECUTIONS, self._target.namespace, name)
         except errors.NotFound:
             try:
                 return await self._cancel_ahead(run_id, name)
             except errors.Conflict:
-                found = await self._cluster.get(EXECUTIONS, self._place.namespace, name)
+                found = await self._cluster.get(EXECUTIONS, self._target.namespace, name)
         run = self._run(run_id, found)
         if run is None or _has_ended(found):
             return Cancelled(confirmed=True)
@@ -159,7 +159,7 @@ class KubernetesDispatcher:
 
     async def forget(self, uid: str, name: str) -> None:
         """Take back the object of a run that was certainly not begun."""
-        namespace = self._place.namespace
+        namespace = self._target.namespace
         await self._cluster.delete(EXECUTIONS, namespace, name, Precondition(uid=uid))
 
     # Within
@@ -168,7 +168,7 @@ class KubernetesDispatcher:
         """A slot of whichever node has one; nodes take turns."""
         self._turn += 1
         nodes = self._nodes
-        request = ReserveRequest(class_name=self._place.class_name)
+        request = ReserveRequest(class_name=self._target.class_name)
         for at in range(len(nodes)):
             node = nodes[(self._turn + at) % len(nodes)]
             try:
@@ -181,7 +181,7 @@ class KubernetesDispatcher:
 
     def _object(self, name: str, dispatch: Dispatch, node: str | None) -> Object:
         spec: dict[str, Any] = {
-            "className": self._place.class_name,
+            "className": self._target.class_name,
             "dispatch": {
                 "runID": dispatch.run_id,
                 "mode": dispatch.mode.value,
@@ -197,10 +197,10 @@ class KubernetesDispatcher:
     def _wanted(self, uid: str, name: str, dispatch: Dispatch) -> DispatchWanted:
         return DispatchWanted(
             uid=uid,
-            namespace=self._place.namespace,
+            namespace=self._target.namespace,
             name=name,
             run_id=dispatch.run_id,
-            class_name=self._place.class_name,
+            class_name=self._target.class_name,
             mode=dispatch.mode,
             payload_digest=names.digest(dispatch.document),
             payload_bytes=len(dispatch.document),
@@ -222,12 +222,12 @@ class KubernetesDispatcher:
 
     async def _cancel_ahead(self, run_id: str, name: str) -> Cancelled:
         """Take the run's name, so that nobody can begin it. Raises Conflict: it has just begun."""
-        if self._ahead >= self._place.cancelled_ahead:
+        if self._ahead >= self._target.cancelled_ahead:
             raise errors.Unavailable(
                 f"{self._ahead} unknown runs are cancelled already", reason="TooManyCancellations"
             )
         spec = {
-            "className": self._place.class_name,
+            "className": self._target.class_name,
             "dispatch": {
                 "runID": run_id,
                 "mode": "callback",
@@ -238,26 +238,26 @@ class KubernetesDispatcher:
             "ttlSecondsAfterFinished": dispatch_budget.cancel_fence(self._budgets),
         }
         body = {"metadata": {"name": name, "labels": {LABEL_AHEAD: "true"}}, "spec": spec}
-        await self._cluster.create(EXECUTIONS, self._place.namespace, body)
+        await self._cluster.create(EXECUTIONS, self._target.namespace, body)
         self._ahead += 1
         return Cancelled(confirmed=True)
 
     async def _ask_for_the_end(self, name: str) -> None:
         """Have the operator end it once its node is heard again."""
         body = {"metadata": {}, "spec": {"desiredState": "Terminated"}}
-        await self._cluster.patch(EXECUTIONS, self._place.namespace, name, body)
+        await self._cluster.patch(EXECUTIONS, self._target.namespace, name, body)
 
     # What is read every few seconds
 
     async def _refresh(self) -> None:
         while True:
-            await asyncio.sleep(self._place.refresh_seconds)
+            await asyncio.sleep(self._target.refresh_seconds)
             await self._refreshed()
 
     async def _refreshed(self) -> None:
         try:
             self._nodes = await self._read_nodes()
-            self._take_class(await self._cluster.get(CLASSES, "", self._place.class_name))
+            self._take_class(await self._cluster.get(CLASSES, "", self._target.class_name))
             if self._ahead:
                 self._ahead = await self._count_ahead()
             self._missed = 0
@@ -280,8 +280,8 @@ class KubernetesDispatcher:
 
     async def _count_ahead(self) -> int:
         count, token = 0, None
-        while count < self._place.cancelled_ahead:
-            options = ListOptions(token=token, labels=LABEL_AHEAD, namespace=self._place.namespace)
+        while count < self._target.cancelled_ahead:
+            options = ListOptions(token=token, labels=LABEL_AHEAD, namespace=self._target.namespace)
             page = await self._cluster.list(EXECUTIONS, options)
             count, token = count + len(page.items), page.token
             if token is None:
@@ -336,7 +336,7 @@ class ReservedRun:
                 await self.owner.forget(self.run.uid, self.wanted.name)
             except errors.IsoletError as problem:
                 raise errors.Unconfirmed("the run's object is left") from problem
-            raise errors.Unavailable("the slot was not given", reason=NO_CAPACITY) from error
+            raise errors.Unavailable("the slot was not given", reason=error.reason) from error
         return self.run
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from isolet.apiserver import app
 from isolet.apiserver.auth import Door, KubernetesReviewer, TokenFile
 from isolet.apiserver.dispatcher import Dispatcher
-from isolet.apiserver.kubernetes import KubernetesDispatcher, Place
+from isolet.apiserver.kubernetes import KubernetesDispatcher, Target
 from isolet.apiserver.metrics import DoorMetrics
 from isolet.apiserver.runs import RunBook
 from isolet.apiserver.server import FrontServer
@@ -86,14 +86,14 @@ async def _outside(settings: Settings) -> AsyncIterator[tuple[Dispatcher, Door]]
         raise errors.Invalid("nobody could call: give a token file, or allow Kubernetes tokens")
     cluster = await KubeCluster.connect(access)
     agents = AgentPool(settings.agent_tls)
-    place = Place(
+    target = Target(
         namespace=settings.namespace,
         class_name=settings.class_name,
         refresh_seconds=settings.refresh_seconds,
         cancelled_ahead=settings.bounds.cancelled_ahead,
         binding_key=settings.binding_key,
     )
-    dispatcher = KubernetesDispatcher(cluster, agents.of, place)
+    dispatcher = KubernetesDispatcher(cluster, agents.of, target)
     reviewer = None
     if settings.kubernetes_tokens:
         reviewer = KubernetesReviewer(cluster, settings.namespace)

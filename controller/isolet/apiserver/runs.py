@@ -130,6 +130,7 @@ class RunBook:
             began = time.perf_counter()
             reserved = await self._dispatcher.reserve(dispatch)
             run = await reserved.commit()
+            del reserved, dispatch  # The document has gone where it belongs.
             self._metrics.admitted(time.perf_counter() - began)
             admitted.set_result(Live(run, ending))
             found = await self._to_its_end(run)

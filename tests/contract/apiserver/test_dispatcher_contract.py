@@ -10,7 +10,7 @@ from isolet.agent.dispatch.service import DispatchService, Times
 from isolet.agent.dispatch.spool import Spools
 from isolet.agent.server.server import AgentServer
 from isolet.apiserver.admission import Dispatch
-from isolet.apiserver.kubernetes import LABEL_AHEAD, KubernetesDispatcher, Place, object_name
+from isolet.apiserver.kubernetes import LABEL_AHEAD, KubernetesDispatcher, Target, object_name
 from isolet.base import errors
 from isolet.base.clock import SystemClock
 from isolet.client.dispatch import HTTPDispatch
@@ -66,15 +66,15 @@ class InACluster:
         self.clients = {}
         for name, slots in self.slots.items():
             await self._agent(name, slots, folder / name)
-        place = Place(namespace="runs", class_name="fast", cancelled_ahead=3)
-        self.dispatcher = self.another(place)
+        target = Target(namespace="runs", class_name="fast", cancelled_ahead=3)
+        self.dispatcher = self.another(target)
         await self.dispatcher.start()
 
     def seed(self, kind, obj) -> None:
         self.cluster.seed(kind, obj)
 
-    def another(self, place: Place) -> KubernetesDispatcher:
-        return KubernetesDispatcher(self.cluster, lambda name, _: self.clients[name], place)
+    def another(self, target: Target) -> KubernetesDispatcher:
+        return KubernetesDispatcher(self.cluster, lambda name, _: self.clients[name], target)
 
     async def _agent(self, name: str, slots: FakeSlots, folder) -> None:
         folder.mkdir()
@@ -242,7 +242,7 @@ async def test_the_object_is_bound_and_holds_nothing_of_the_document(cluster: In
 
 
 async def test_the_same_run_at_two_front_doors_is_begun_once(cluster: InACluster) -> None:
-    other = cluster.another(Place(namespace="runs", class_name="fast"))
+    other = cluster.another(Target(namespace="runs", class_name="fast"))
     await other.start()
     found = await asyncio.gather(
         cluster.dispatcher.reserve(dispatch()), other.reserve(dispatch()), return_exceptions=True

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from isolet.apiserver.auth import KubernetesReviewer, Unauthenticated
-from isolet.apiserver.kubernetes import KubernetesDispatcher, Place, object_name
+from isolet.apiserver.kubernetes import KubernetesDispatcher, Target, object_name
 from isolet.base import errors
 from isolet.operator.cluster import Access, KubeCluster
 from tests.contract.apiserver.test_dispatcher_contract import InACluster, dispatch
@@ -36,8 +36,8 @@ class InAKubernetes(InACluster):
             await self._agent(name, slots, folder / name)
             self.kube.create(a_node(name)).must()
         self.cluster = await KubeCluster.connect(Access(kubeconfig=self.kubeconfig))
-        place = Place(namespace=self.namespace, class_name=self.prefix, cancelled_ahead=3)
-        self.dispatcher = self.another(place)
+        target = Target(namespace=self.namespace, class_name=self.prefix, cancelled_ahead=3)
+        self.dispatcher = self.another(target)
         await self.dispatcher.start()
 
     def seed(self, *_: object) -> None: ...
@@ -110,7 +110,7 @@ async def test_two_front_doors_and_one_run_id(place: InAKubernetes) -> None:
     other = KubernetesDispatcher(
         place.cluster,
         lambda name, _: place.clients[name],
-        Place(namespace=place.namespace, class_name=place.prefix),
+        Target(namespace=place.namespace, class_name=place.prefix),
     )
     await other.start()
     doors = (place.dispatcher, other)

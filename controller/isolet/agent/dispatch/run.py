@@ -43,9 +43,14 @@ class _NotKept(Exception):
 
 
 class Run:
-    """A run that has not been concluded."""
+    """A run that has not been concluded.
 
-    def __init__(self, parts: Parts) -> None:
+    `envelope` is what it is to be handed, and None for one that is taken up again. It is let go of
+    as soon as it was sent.
+    """
+
+    def __init__(self, parts: Parts, envelope: bytes | None) -> None:
+        self._envelope = envelope
         self._slot, self._spool, self.begun = parts.slot, parts.spool, parts.begun
         self._clock = parts.clock
         self._log = log.get("agent.dispatch", uid=parts.begun.wanted.uid)
@@ -95,16 +100,21 @@ class Run:
         if self._stop is None and self.outcome is None and self._exit is None:
             reach(DispatchStep.STOP_BEFORE)
             self._stop = stop
-            self._spool.stop(stop)
+            try:
+                self._spool.stop(stop)
+            except OSError as error:
+                # It is ended all the same; only another agent would not know why.
+                self._log.warning("a stop is not written", extra={"why": error.strerror})
         if self._stop is not None and self._watching is not None:
             self._watching.cancel()
 
-    async def perform(self, envelope: bytes | None) -> None:
-        """See the run to its end. `envelope` is None for one that is taken up again."""
-        self._handed_on = envelope is None and self._delivered is None
+    async def perform(self) -> None:
+        """See the run to its end."""
+        self._handed_on = self._envelope is None and self._delivered is None
         await asyncio.to_thread(self._replay)
         if self._stop is None:
-            await self._to_its_exit(envelope)
+            await self._to_its_exit()
+        self._envelope = None
         await self._destroy()
         await self._conclude()
 
@@ -118,15 +128,14 @@ class Run:
         except Violation as broken:
             self.stop(Stop(reason=broken.reason, message=broken.message))
 
-    async def _to_its_exit(self, envelope: bytes | None) -> None:
+    async def _to_its_exit(self) -> None:
         pause, longest = _RETRY_SECONDS
         while self._exit is None and self._stop is None:
-            self._watching = asyncio.create_task(self._watch(envelope))
+            self._watching = asyncio.create_task(self._watch())
             try:
                 await asyncio.wait({self._watching})
             finally:
                 self._watching.cancel()
-            envelope = None
             trouble = self._settled(self._watching)
             if trouble is not None:
                 self._log.warning("a run cannot be followed", extra={"why": trouble})
@@ -154,10 +163,10 @@ class Run:
                 self.stop(Stop(reason="InternalError", message="the agent failed; see its log"))
         return None
 
-    async def _watch(self, envelope: bytes | None) -> Exit:
+    async def _watch(self) -> Exit:
         async with asyncio.timeout(self._left()) as self._timer:
-            if envelope is not None:
-                await self._hand_over(envelope)
+            if self._envelope is not None:
+                await self._hand_over()
             elif self._delivered is None:
                 # It may have got a part: seeing the end of it, the runner refuses it as such.
                 await self._slot.close_input()
@@ -167,8 +176,11 @@ class Run:
             self._decoder.finish()
             return await self._slot.exit()
 
-    async def _hand_over(self, envelope: bytes) -> None:
+    async def _hand_over(self) -> None:
+        """At most once: what was begun to be sent is not at hand any more."""
         reach(DispatchStep.DELIVER_BEFORE)
+        envelope, self._envelope = self._envelope, None
+        assert envelope is not None
         try:
             await self._slot.deliver(envelope)
         except (errors.IsoletError, OSError) as error:
@@ -249,7 +261,7 @@ class Run:
         """Until it is confirmed. A slot that resists is quarantined; the node goes on."""
         reach(DispatchStep.DESTROY_BEFORE)
         late = self._clock.boottime() + self.begun.wanted.budgets.cleanup_seconds
-        async for _ in _again():
+        async for _ in again():
             try:
                 await self._slot.destroy()
                 break
@@ -276,7 +288,7 @@ class Run:
             last_sequence=self._decoder.sequence,
             whole_bytes=self._decoder.whole,
         )
-        async for _ in _again():
+        async for _ in again():
             try:
                 await asyncio.to_thread(self._spool.end, ended)
                 reach(DispatchStep.END_AFTER)
@@ -290,7 +302,7 @@ class Run:
         self._log.info("a run has ended", extra={"reason": outcome.reason})
 
 
-async def _again() -> AsyncIterator[None]:
+async def again() -> AsyncIterator[None]:
     """Once, and again with growing pauses for whoever does not break off."""
     pause, longest = _RETRY_SECONDS
     while True:

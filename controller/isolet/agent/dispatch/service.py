@@ -3,12 +3,12 @@
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from dataclasses import dataclass
 from datetime import timedelta
 
 from isolet.agent.dispatch.ports import Slot, Slots
-from isolet.agent.dispatch.run import Parts, Run, let_go
+from isolet.agent.dispatch.run import Parts, Run, again, let_go
 from isolet.agent.dispatch.spool import Begun, Ended, Spool, Spools
 from isolet.agent.dispatch.steps import DispatchStep
 from isolet.base import errors, log, names
@@ -72,9 +72,9 @@ class DispatchService:
             spool = self._spools.of(slot.uid)
             ended, begun = spool.ended(), spool.begun()
             if ended is not None:
-                await slot.conclude(ended.outcome)
+                self._settle(slot, ended.outcome)
             elif begun is None or begun.boot_id != self._boot_id:
-                self._tasks[slot.uid] = asyncio.create_task(self._write_off(slot, begun))
+                self._settle(slot, _unfollowed(begun))
             else:
                 self._go(slot, spool, begun, None)
 
@@ -115,7 +115,7 @@ class DispatchService:
         try:
             spool.begin(begun)
         except OSError as error:
-            self._tasks[wanted.uid] = asyncio.create_task(self._write_off(slot, begun))
+            self._settle(slot, _unfollowed(None))
             raise errors.Unconfirmed(f"the run cannot be kept: {error.strerror}") from error
         reach(DispatchStep.BEGIN_AFTER)
         return self._go(slot, spool, begun, envelope).observed()
@@ -138,6 +138,8 @@ class DispatchService:
             run.stop(Stop(reason=reasons.CANCELLED, message="it was cancelled"))
             await asyncio.wait({task}, timeout=run.begun.wanted.budgets.cleanup_seconds)
             return CancelAnswer(known=True, dispatch=run.observed())
+        if task is not None:
+            return CancelAnswer(known=True)
         with contextlib.suppress(errors.NotFound):
             return CancelAnswer(known=True, dispatch=await self.dispatch(uid))
         await self._slots.fence(uid)
@@ -190,12 +192,14 @@ class DispatchService:
 
     def _go(self, slot: Slot, spool: Spool, begun: Begun, envelope: bytes | None) -> Run:
         uid = begun.wanted.uid
-        run = Run(Parts(slot=slot, spool=spool, begun=begun, clock=self._clock))
+        run = Run(Parts(slot=slot, spool=spool, begun=begun, clock=self._clock), envelope)
         self._runs[uid] = run
-        task = asyncio.create_task(run.perform(envelope))
-        self._tasks[uid] = task
-        task.add_done_callback(lambda done: self._done(uid, done))
+        self._keep(uid, run.perform())
         return run
+
+    def _keep(self, uid: str, work: Coroutine[None, None, None]) -> None:
+        task = self._tasks[uid] = asyncio.create_task(work)
+        task.add_done_callback(lambda done: self._done(uid, done))
 
     def _done(self, uid: str, task: "asyncio.Task[None]") -> None:
         self._runs.pop(uid, None)
@@ -207,25 +211,19 @@ class DispatchService:
             before = self._clock.now() - timedelta(seconds=self._times.keep_seconds)
             self._spools.prune(before, self._times.keep_bytes)
 
-    async def _write_off(self, slot: Slot, begun: Begun | None) -> None:
-        """End a run whose beginning is not known here: its document is not handed over again."""
-        pause = 0.2
-        outcome = Outcome(
-            succeeded=False,
-            reason=reasons.START_UNCONFIRMED if begun is None else reasons.CONTAINER_LOST,
-            message="the agent was restarted before it had written down that the run began"
-            if begun is None
-            else "the node was restarted, or could not keep the run",
-        )
-        while True:
-            try:
-                await slot.destroy()
-                await slot.conclude(outcome)
-                return
-            except (errors.IsoletError, OSError) as error:
-                _log.warning("a slot is not gone yet", extra={"why": type(error).__name__})
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, 10.0)
+    def _settle(self, slot: Slot, outcome: Outcome) -> None:
+        """Have a slot destroyed and its run concluded, however long that takes."""
+
+        async def settle() -> None:
+            async for _ in again():
+                try:
+                    await slot.destroy()
+                    await slot.conclude(outcome)
+                    return
+                except (errors.IsoletError, OSError) as error:
+                    _log.warning("a slot is not gone yet", extra={"why": type(error).__name__})
+
+        self._keep(slot.uid, settle())
 
 
 class _Reader:
@@ -255,6 +253,15 @@ class _Reader:
                     event = json.loads(line)
                     kind = event["event_type"]
                     yield DispatchEvent(sequence=self._sequence, type=kind, event=event)
+
+
+def _unfollowed(begun: Begun | None) -> Outcome:
+    """How a run ended that cannot be taken up: its document is not handed over again."""
+    if begun is None:
+        reason, why = reasons.START_UNCONFIRMED, "the agent did not come to hand its document over"
+    else:
+        reason, why = reasons.CONTAINER_LOST, "the node was restarted"
+    return Outcome(succeeded=False, reason=reason, message=why)
 
 
 def _observed(begun: Begun, ended: Ended | None) -> DispatchObserved:

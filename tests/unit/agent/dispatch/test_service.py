@@ -408,3 +408,31 @@ async def test_old_events_go_and_those_of_running_work_stay(node: Node) -> None:
     with pytest.raises(errors.NotFound):
         await node.lines("old")
     running.ends(0)
+
+
+async def test_a_slot_that_is_being_written_off_is_not_said_to_be_gone(node: Node) -> None:
+    slot = await node.begin()
+    slot.resists = [errors.Unavailable("the engine is away")] * 3
+    node.boot = "boot-2"
+    await node.restart()
+    answer = await node.service.cancel("u1")
+    assert (answer.known, answer.dispatch) == (True, None)
+    while not slot.concluded:
+        await asyncio.sleep(0.01)
+
+
+async def test_a_stop_that_cannot_be_written_down_still_ends_it(node: Node) -> None:
+    slot = await node.begin()
+    await read(node, PROGRESS, slot)
+    (node.folder / "u1" / "stop.json").mkdir()
+    answer = await node.service.cancel("u1")
+    assert answer.dispatch is not None
+    assert answer.dispatch.outcome is not None
+    assert answer.dispatch.outcome.reason == reasons.CANCELLED
+
+
+async def test_nothing_of_the_document_is_held_once_it_was_handed_over(node: Node) -> None:
+    slot = await node.begin()
+    await read(node, PROGRESS, slot)
+    assert node.service._runs["u1"]._envelope is None
+    slot.ends(1)

@@ -81,6 +81,7 @@ class KubernetesDispatcher:
         self._missed = _STALE
         self._ahead = 0
         self._budgets = Budgets()
+        self._medium = "Memory"
         self._served = False
         self._key = None if target.binding_key is None else _key_of(target.binding_key)
         self._class_key: tuple[str, BindingKey] | None = None
@@ -182,6 +183,7 @@ class KubernetesDispatcher:
     def _object(self, name: str, dispatch: Dispatch, node: str | None) -> Object:
         spec: dict[str, Any] = {
             "className": self._target.class_name,
+            "workspace": {"medium": self._medium},
             "dispatch": {
                 "runID": dispatch.run_id,
                 "mode": dispatch.mode.value,
@@ -228,6 +230,7 @@ class KubernetesDispatcher:
             )
         spec = {
             "className": self._target.class_name,
+            "workspace": {"medium": self._medium},
             "dispatch": {
                 "runID": run_id,
                 "mode": "callback",
@@ -289,7 +292,9 @@ class KubernetesDispatcher:
         return count
 
     def _take_class(self, found: Object) -> None:
-        runner = ExecutionClass.model_validate(found).spec.runner
+        spec = ExecutionClass.model_validate(found).spec
+        runner = spec.runner
+        self._medium = spec.workspace.media[0].value
         self._served = runner is not None
         if runner is None:
             return
@@ -356,6 +361,7 @@ def _not_made(error: errors.IsoletError) -> errors.IsoletError:
         return error
     if isinstance(error, errors.Conflict):
         return errors.Conflict("the run was here before, or was cancelled", reason=RUN_ID_USED)
+    _log.warning("an Execution is not taken", extra={"why": error.message})
     return errors.Unavailable("the API server does not take it", reason=error.reason)
 
 

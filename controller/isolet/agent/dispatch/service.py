@@ -97,8 +97,12 @@ class DispatchService:
         self, reservation: Reservation, wanted: DispatchWanted, payload: bytes
     ) -> DispatchObserved:
         """See DispatchAPI."""
-        envelope = await self._envelope(wanted, payload)
-        known = self._known(wanted)
+        try:
+            envelope = await self._envelope(wanted, payload)
+            known = self._known(wanted)
+        except errors.IsoletError:
+            await self._slots.release(reservation)
+            raise
         if known is not None:
             await self._slots.release(reservation)
             return known
@@ -130,6 +134,12 @@ class DispatchService:
         if begun is None or ended is None:
             raise errors.NotFound(f"no run {uid} is kept here")
         return _observed(begun, ended)
+
+    def stop(self, uid: str, stop: Stop) -> None:
+        """Have a run end, if it goes on here."""
+        run = self._runs.get(uid)
+        if run is not None:
+            run.stop(stop)
 
     async def cancel(self, uid: str) -> CancelAnswer:
         """See DispatchAPI."""

@@ -191,6 +191,7 @@ async def test_the_same_run_again_answers_with_what_is_and_spends_no_slot(node: 
     assert bytes(slot.stdin).count(b"hunter2") <= 1
     with pytest.raises(errors.Conflict):
         await node.service.begin(await node.reserved(), wanted(mode=Mode.CALLBACK), DOCUMENT)
+    assert len(node.slots.ready) == 3
     slot.writes(DONE)
     slot.ends(0)
     await node.outcome()
@@ -208,6 +209,7 @@ async def test_a_document_that_is_not_the_announced_one_spends_no_slot(node: Nod
     with pytest.raises(errors.Invalid, match="follows the document"):
         await node.service.begin(await node.reserved(), wanted(document=two), two)
     assert not node.slots.seen
+    assert len(node.slots.ready) == 4
 
 
 async def test_32_contenders_for_one_slot_make_one_run(node: Node) -> None:

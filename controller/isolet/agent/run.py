@@ -77,7 +77,9 @@ async def run(
 ) -> None:
     """Serve until `stop` is set; `ready` is called once all listeners are open."""
     async with _service(settings) as service, AsyncExitStack() as stack:
-        server = AgentServer(service, metrics=ServerMetrics(CollectorRegistry()))
+        server = AgentServer(
+            service, metrics=ServerMetrics(CollectorRegistry()), dispatch=service.runs.service
+        )
         stack.push_async_callback(server.close)
         running = await _listen(settings, service, server)
         # Last, so that an agent that cannot start leaves nothing behind.

@@ -5,16 +5,20 @@ makes as many slots as fit beside the work, and says when that is fewer than wan
 """
 
 from collections.abc import Iterable
+from typing import Any
 
 import pydantic
 
 from isolet.api import bounds, executionclass
-from isolet.plan import admission, node, placement
+from isolet.api.runner import Runner
+from isolet.plan import admission, dispatch_budget, node, placement
 from isolet.plan.actions import PutPools
 from isolet.plan.model import NodeFacts
-from isolet.wire.execution import Medium
+from isolet.wire.dispatch import MAX_EVENTS_BYTES, Budgets, RunnerContract
+from isolet.wire.execution import EnvVar, Medium, Resources
 from isolet.wire.node import NodeObserved
 from isolet.wire.pool import MAX_POOLS, PoolsWanted, PoolWanted, WhenEmpty
+from isolet.wire.process import StagedFile
 
 
 def wanted(
@@ -75,16 +79,36 @@ def _pool(one: executionclass.ExecutionClass, report: NodeObserved) -> PoolWante
             image=run,
             runtime=spec.runtime_handler,
             user=str(spec.user),
-            resources=admission.to_wire(default),
             medium=Medium(warm.medium.value),
             workspace_executable=spec.workspace.exec,
             tmp_executable=spec.tmp.exec,
-            maximum_deadline_seconds=spec.deadlines.maximum_seconds,
             minimum=warm.least,
             maximum=warm.most,
             create_concurrency=warm.create_concurrency,
             idle_timeout_seconds=warm.idle_timeout_seconds,
             when_empty=WhenEmpty(warm.when_empty.value),
+            **_served(spec.runner, spec.deadlines.maximum_seconds, admission.to_wire(default)),
         )
     except (pydantic.ValidationError, ValueError):
         return None  # The API's rules are at least as strict.
+
+
+def _served(runner: Runner | None, deadline: int, resources: Resources) -> dict[str, Any]:
+    """What a pool's slots are for: any command, or the documents of the class's runner."""
+    if runner is None:
+        return {"resources": resources, "maximum_deadline_seconds": deadline}
+    contract = RunnerContract(
+        command=runner.command,
+        env=tuple(EnvVar(name=e.name, value=e.value.encode()) for e in runner.env or ()),
+        files=tuple(
+            StagedFile(path=f.path, content=f.content.encode()) for f in runner.files or ()
+        ),
+        ready_line=runner.ready_line,
+        budgets=Budgets.model_validate(runner.budgets.model_dump()),
+    )
+    # Events are bounded by the protocol; the engine's log has to hold all of them.
+    return {
+        "resources": resources.model_copy(update={"output_bytes": MAX_EVENTS_BYTES}),
+        "maximum_deadline_seconds": min(dispatch_budget.total(contract.budgets), 86_400),
+        "runner": contract,
+    }

@@ -108,6 +108,8 @@ class SandboxRecord:
     """Set from the moment it is given a warm slot."""
     awaits_slot: bool = False
     """It is not to be started cold while its class has a pool."""
+    dispatch: bool = False
+    """It is a run of its class's runner: `isolet.agent.dispatch` follows it to its end."""
     state: State
     stop_reason: str | None = None
     """Why `state` is Terminated when that is not the user's own wish."""

@@ -13,6 +13,7 @@ from pydantic import Field
 
 from isolet.base import names
 from isolet.wire.base import Wire
+from isolet.wire.dispatch import RunnerContract
 from isolet.wire.execution import ExecutionSpec, Medium, Resources, Workspace
 
 MAX_POOLS = 256
@@ -65,6 +66,9 @@ class PoolWanted(Wire):
     idle_timeout_seconds: int = Field(default=600, ge=10, le=86_400)
     """An unused slot is replaced after so long."""
     when_empty: WhenEmpty = WhenEmpty.COLD
+    runner: RunnerContract | None = None
+    """What its slots run, waiting for a document; they serve dispatches and nothing else. Absent:
+    they wait for any command."""
 
     def digest(self) -> str:
         """What its slots are labelled with: class, generation and every bound, not its size."""
@@ -75,7 +79,8 @@ class PoolWanted(Wire):
         """Whether an Execution of this class and spec is exactly what its slots are made for."""
         fixed = spec.model_dump(exclude=_OPEN)
         return (
-            class_name == self.class_name
+            self.runner is None
+            and class_name == self.class_name
             and fixed == self.spec().model_dump(exclude=_OPEN)
             and spec.maximum_deadline_seconds <= self.maximum_deadline_seconds
         )
@@ -102,6 +107,20 @@ class PoolsWanted(Wire):
         """The same for the same wish, in whatever order."""
         pools = sorted((p.model_dump(mode="json") for p in self.pools), key=names.canonical_json)
         return names.digest(names.canonical_json(pools))
+
+    def serving(self, class_name: str, spec: ExecutionSpec) -> PoolWanted | None:
+        """The pool that serves this Execution, if there is one."""
+        return next((one for one in self.pools if one.serves(class_name, spec)), None)
+
+    def runner_of(self, digest: str) -> RunnerContract | None:
+        """The runner in the slots of a pool; None where they wait for any command."""
+        pools = (one for one in self.pools if one.runner is not None)
+        return next((one.runner for one in pools if one.digest() == digest), None)
+
+    def runners_of(self, class_name: str) -> PoolWanted | None:
+        """The pool that serves the dispatches of a class, if there is one."""
+        pools = (one for one in self.pools if one.runner is not None)
+        return next((one for one in pools if one.class_name == class_name), None)
 
 
 class PoolObserved(Wire):

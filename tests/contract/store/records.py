@@ -97,6 +97,7 @@ def a_full_record(uid: str = "full") -> SandboxRecord:
         nothing_left=True,
         slot=SlotPart(uid="slot-1", digest="sha256:00"),
         awaits_slot=True,
+        dispatch=True,
         kind=Kind.PROCESS,
         process=ProcessPart(
             host_uid="host",

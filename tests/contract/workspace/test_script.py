@@ -359,3 +359,60 @@ def test_the_guard_is_nobodys_child_and_ends_by_itself(shell: list[str], tmp_pat
         env={"PATH": "/usr/bin:/bin"},
     )
     assert (done.stdout, done.returncode) == (b"as wanted\n", 0), done.stderr
+
+
+SLOW = """#!{python}
+import sys
+print("ready", flush=True)
+sys.stdout.write(repr(sys.stdin.buffer.read()))
+sys.stderr.write("noise")
+"""
+
+
+@pytest.mark.parametrize("held_open", [True, False])
+@pytest.mark.parametrize("document", [b"", b"{}\n", b"a" * 300_000 + b"\n", bytes(range(256))])
+def test_a_runner_gets_its_document_and_then_the_end(
+    shell: list[str], tmp_path: Path, bin_dir: Path, document: bytes, held_open: bool
+) -> None:
+    """Also while the slot's own input stays open, as it does for as long as the slot lives."""
+    _program(bin_dir / "runner", SLOW.format(python=sys.executable))
+    file = tmp_path / "launch"
+    launch = script.Launch(argv=("runner",), nonce=NONCE, cwd=str(tmp_path), document=True)
+    file.write_bytes(script.build(launch).replace(b"/tmp/.isolet", bytes(tmp_path / "fifo")))
+    with subprocess.Popen(
+        [*shell, str(file)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={"PATH": f"{bin_dir}:{os.environ['PATH']}"},
+    ) as running:
+        assert running.stdin is not None
+        assert running.stdout is not None
+        started = running.stdout.readline() + running.stdout.readline()
+        assert started == f"{NONCE} started\nready\n".encode()
+        running.stdin.write(script.sized(document))
+        running.stdin.flush()
+        if not held_open:
+            running.stdin.close()
+        assert running.stdout.read() == repr(document).encode()
+        assert running.wait(30) == 0
+        assert running.stderr is not None
+        assert b"noise" not in running.stderr.read()
+
+
+def test_half_a_document_ends_with_the_input_and_never_looks_whole(
+    shell: list[str], tmp_path: Path, bin_dir: Path
+) -> None:
+    _program(bin_dir / "runner", SLOW.format(python=sys.executable))
+    launch = script.Launch(argv=("runner",), nonce=NONCE, cwd=str(tmp_path), document=True)
+    file = tmp_path / "launch"
+    file.write_bytes(script.build(launch).replace(b"/tmp/.isolet", bytes(tmp_path / "fifo")))
+    done = subprocess.run(
+        [*shell, str(file)],
+        input=script.sized(b'{"a":1}\n')[:-3],
+        capture_output=True,
+        env={"PATH": f"{bin_dir}:{os.environ['PATH']}"},
+        timeout=30,
+        check=False,
+    )
+    assert done.stdout.endswith(b"""b'{"a":'""")

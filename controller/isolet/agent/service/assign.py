@@ -54,7 +54,7 @@ class Assigner:
             Conflict: the uid has a record or a tombstone; no slot is lost by that.
             Refused: there is no slot, and its class wants nothing else (`NoWarmSlot`).
         """
-        wanted = self._pools.pool_for(record.class_name, spec)
+        wanted = self._pools.wanted.serving(record.class_name, spec)
         if wanted is None:
             return await self._context.store.add(record)
         while (lease := self._pools.reserve(wanted)) is not None:
@@ -75,7 +75,7 @@ class Assigner:
     async def assign(self, record: SandboxRecord, _: Any) -> SandboxRecord:
         """Give a slot to a record that waited for one; without one it goes on waiting."""
         spec = self._inputs.spec(record.uid)
-        wanted = self._pools.pool_for(record.class_name, spec) if spec else None
+        wanted = self._pools.wanted.serving(record.class_name, spec) if spec else None
         lease = self._pools.reserve(wanted, asked=False) if wanted else None
         return record if lease is None else await self.give(record, lease)
 
@@ -97,6 +97,18 @@ class Assigner:
         finally:
             self._pools.given(lease, record.uid)
         return stored
+
+    async def take(self, record: SandboxRecord, lease: Lease) -> SandboxRecord:
+        """Give it the slot of a runner, which runs already; what it is to do is sent later.
+
+        Raises:
+            Conflict: see `begin`; or the slot is not to be had any more (`SlotTaken`).
+            Unavailable: it could not be recorded, or the watchdog not be told.
+        """
+        now = self._context.moment()
+        given = self._given(record, lease)
+        running = given.with_(step=Step.RUNNING, started_at=now.wall, started_boottime=now.boottime)
+        return await self._record(running, lease)
 
     def _given(self, record: SandboxRecord, lease: Lease) -> SandboxRecord:
         now, slot = self._context.moment(), lease.slot

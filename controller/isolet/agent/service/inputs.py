@@ -7,7 +7,9 @@ They never reach the store. An agent that restarts before the start finds them i
 from isolet.agent.service import config
 from isolet.agent.service.context import Context
 from isolet.agent.workspace import archive, script
+from isolet.wire.dispatch import RunnerContract
 from isolet.wire.execution import EnvVar, ExecutionSpec, Medium
+from isolet.wire.pool import PoolWanted
 from isolet.wire.process import ProcessSpec
 
 GUARD_MARGIN_SECONDS = 5
@@ -32,10 +34,13 @@ class Inputs:
         self._held[uid] = {config.MAIN_SCRIPT: launch_script(spec, nonce)}
         self._specs[uid] = spec
 
-    def keep_slot(self, uid: str, seconds: int) -> None:
+    def keep_slot(self, uid: str, seconds: int, wanted: PoolWanted) -> None:
         """Have at hand what a warm slot runs, at most so long. Nothing of a tenant is in it."""
-        nonce = self._context.nonce(uid, config.MAIN_SCRIPT)
-        waiting = script.wait(nonce, seconds + GUARD_MARGIN_SECONDS, config.MAIN_SCRIPT)
+        nonce, guard = self._context.nonce(uid, config.MAIN_SCRIPT), seconds + GUARD_MARGIN_SECONDS
+        if wanted.runner is not None:
+            self._held[uid] = runner_launch(wanted.runner, wanted.user, nonce, guard)
+            return
+        waiting = script.wait(nonce, guard, config.MAIN_SCRIPT)
         self._held[uid] = {config.SLOT_SCRIPT: waiting}
 
     def keep_process(self, uid: str, spec: ProcessSpec, user: str) -> None:
@@ -75,6 +80,26 @@ class Inputs:
         self._specs.pop(uid, None)
         for name in (config.MAIN_SCRIPT, config.MAIN_FILES, config.MAIN_STDIN):
             self._context.launches.remove_file(uid, name)
+
+
+def runner_launch(
+    runner: RunnerContract, user: str, nonce: str, guard_seconds: int
+) -> dict[str, bytes]:
+    """What a slot of a class with a runner is given: its launch script, and the class's files."""
+    launch = script.Launch(
+        argv=runner.command,
+        env=env_pairs(runner.env),
+        nonce=nonce,
+        guard_seconds=guard_seconds,
+        files=config.MAIN_FILES if runner.files else None,
+        document=True,
+    )
+    held = {config.SLOT_SCRIPT: script.build(launch)}
+    if runner.files:
+        uid, gid = config.user_ids(user)
+        files = [(f.path, f.mode, f.content) for f in runner.files]
+        held[config.MAIN_FILES] = archive.pack(files, uid, gid)
+    return held
 
 
 def launch_script(spec: ExecutionSpec, nonce: str, *, guard: bool = True) -> bytes:

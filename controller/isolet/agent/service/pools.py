@@ -25,7 +25,7 @@ from isolet.agent.service.node import Node
 from isolet.base import errors, log
 from isolet.plan import pool
 from isolet.plan.sandbox_model import Kind, SandboxRecord, Seen
-from isolet.wire.execution import ExecutionSpec, Step
+from isolet.wire.execution import Step
 from isolet.wire.pool import PoolsObserved, PoolsWanted, PoolWanted
 
 SETTLE_SECONDS = 0.25
@@ -92,8 +92,6 @@ class Pools:
         self._messages: dict[str, str] = {}
         self._look = asyncio.Event()
         self._closed = False
-
-    # Life of the agent.
 
     async def start(self, records: Sequence[SandboxRecord]) -> None:
         """Take up the wish and the slots of an earlier agent.
@@ -193,7 +191,7 @@ class Pools:
     def _awaited(self, record: SandboxRecord) -> str:
         """Digest of the pool that a record waits for; empty if it does not, or not yet again."""
         spec = self._inputs.spec(record.uid) if record.outcome is None else None
-        wanted = self.pool_for(record.class_name, spec) if spec else None
+        wanted = self._wanted.serving(record.class_name, spec) if spec else None
         return wanted.digest() if wanted else ""
 
     def _slot(self, record: SandboxRecord, now: float) -> pool.Slot:
@@ -211,7 +209,7 @@ class Pools:
             return  # Another wish has come since the plan was made.
         uid = f"slot-{secrets.token_hex(16)}"
         record = pool_records.new(wanted, uid, context.installation, context.clock.now())
-        self._inputs.keep_slot(uid, pool_records.longest_life(wanted))
+        self._inputs.keep_slot(uid, pool_records.longest_life(wanted), wanted)
         await context.store.add(record)
         self._born[uid] = context.clock.boottime(), digest
         self._seen[digest].tally.created += 1
@@ -312,14 +310,15 @@ class Pools:
 
     # Who is given one.
 
-    def pool_for(self, class_name: str, spec: ExecutionSpec) -> PoolWanted | None:
-        """The pool that serves this spec, if there is one."""
-        return next((one for one in self._wanted.pools if one.serves(class_name, spec)), None)
+    @property
+    def wanted(self) -> PoolsWanted:
+        """Every pool that there is to be."""
+        return self._wanted
 
     def outlook(self, record: SandboxRecord) -> Seen:
         """Whether a record that waits for a slot can have one; it is woken once it may."""
         spec = self._inputs.spec(record.uid)
-        wanted = self.pool_for(record.class_name, spec) if spec else None
+        wanted = self._wanted.serving(record.class_name, spec) if spec else None
         if wanted is None:
             return Seen.ABSENT
         if self._choice(wanted) is not None:

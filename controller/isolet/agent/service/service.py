@@ -17,6 +17,7 @@ from isolet.agent.service.checkpoints import Checkpoints
 from isolet.agent.service.commands import Commands
 from isolet.agent.service.context import Context
 from isolet.agent.service.copies import NearestCopies
+from isolet.agent.service.dispatches import RunDriver, RunnerSlots
 from isolet.agent.service.door import ProcessDoor
 from isolet.agent.service.due import deadline_entry
 from isolet.agent.service.events import EventLog
@@ -96,6 +97,8 @@ class Service(ProcessDoor, CheckpointDoor):
         self._checkpointer = CheckpointDriver(context, self._turns, self._touch)
         self._own = SandboxDriver(context, self._facts, self._effects, self._pools, self._turns)
         self._slots = SlotDriver(context, self._facts, self._effects, self._pools)
+        runners = RunnerSlots(context, book, self._pools, self._assigner, self._told)
+        self.runs = RunDriver(context, runners, self._own)
         self._checkpoints = Checkpoints(context, self._admission, self._told)
         super().__init__(
             Processes(
@@ -126,6 +129,7 @@ class Service(ProcessDoor, CheckpointDoor):
         await self._book.replace(list(filter(None, map(deadline_entry, records))))
         self._checkpointer.take_up_all(records)
         await self._pools.start(records)
+        await self.runs.service.recover()
         for record in records:
             self._workers.ensure(record.uid)
         since = oldest(records, self._context.clock.now())
@@ -155,6 +159,7 @@ class Service(ProcessDoor, CheckpointDoor):
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)
         await self._workers.close()
+        await self.runs.service.close()
         await self._pools.close()
         await self._inside.close()
         await self._imports.close()
@@ -350,6 +355,8 @@ class Service(ProcessDoor, CheckpointDoor):
     def _driver(self, record: SandboxRecord) -> Driver:
         if record.checkpoint:
             return self._checkpointer
+        if record.dispatch:
+            return self.runs
         if record.kind is Kind.SLOT:
             return self._slots
         return self._inside if is_inside(record) else self._own

@@ -7,11 +7,14 @@ that one bad sandbox (a quarantined slot) never stops the node.
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Protocol
 
+from isolet.agent.engine.base import Stream
 from isolet.agent.service.context import Context
 from isolet.agent.service.effects import Effects
 from isolet.agent.service.facts import Facts
+from isolet.agent.service.output import OutputFiles
 from isolet.agent.service.pools import Pools
 from isolet.agent.service.turns import Turns
 from isolet.base import errors, log
@@ -32,6 +35,9 @@ LONGEST_BACKOFF_SECONDS = 30.0
 SETTLED_LOOK_SECONDS = 300.0
 """A sandbox with nothing to do is looked at this often all the same."""
 
+
+READY_LOOK_SECONDS = 0.05
+"""How soon a runner that starts is looked at again: its ready line wakes nobody."""
 
 TAKING_LOOK_SECONDS = 1.0
 """How soon an ended sandbox is looked at again whose workspace is being taken."""
@@ -80,6 +86,11 @@ class SandboxDriver:
         await self._facts.drop(uid)
 
 
+def _soon(found: Decision) -> Decision:
+    """The same, looked at again as soon as a runner may have said that it is ready."""
+    return found if found.actions else replace(found, look_again_in=READY_LOOK_SECONDS)
+
+
 class SlotDriver:
     """Drives an unused warm slot, and says whether it can be given away."""
 
@@ -93,16 +104,28 @@ class SlotDriver:
         """Look, ask the plan, and offer the slot if it waits."""
         facts = await self._facts.gather(record)
         waits = record.step is Step.RUNNING and facts.control is Control.STARTED
+        if waits and not self._says_ready(record):
+            return _soon(sandbox.decide(record, facts, self._context.moment()))
         if waits and facts.seen is not None and facts.seen.life is Life.RUNNING:
             await self._pools.offer(record)
         elif facts.container is not Seen.UNKNOWN:
             self._pools.withdraw(record.uid)
         return sandbox.decide(record, facts, self._context.moment())
 
+    def _says_ready(self, record: SandboxRecord) -> bool:
+        """Whether its runner, if it has one, has written its ready line."""
+        runner = self._pools.wanted.runner_of(record.spec_digest)
+        if runner is None:
+            return True
+        line = runner.ready_line.encode() + b"\n"
+        files = OutputFiles(self._context.output_folder(record.uid))
+        return files.read(Stream.STDOUT, 0, len(line))[1] == line
+
     async def drop(self, uid: str) -> None:
-        """Forget one that is removed or was given away."""
+        """Forget one that is removed or was given away, and what was read of it meanwhile."""
         self._pools.gone(uid)
         await self._facts.drop(uid)
+        OutputFiles(self._context.output_folder(uid)).delete()
 
 
 class Worker:

@@ -78,6 +78,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             json_set(body, '$.slot', json('null'), '$.awaits_slot', json('false'))""",
         "ALTER TABLE meta ADD COLUMN pools TEXT NOT NULL DEFAULT ''",
     ),
+    ("UPDATE records SET body = json_set(body, '$.dispatch', json('false'))",),
 )
 
 SCHEMA_VERSION = len(MIGRATIONS)

@@ -108,6 +108,16 @@ _STDIN = b"""\
 exec <%(stdin)s
 """
 
+# A runner's input: as many bytes as the first line of the slot's own input says, and then its end.
+# The slot's input stays open, so that the slot outlives an agent.
+_DOCUMENT = b"""\
+exec 3<&0
+mkfifo -m 600 /tmp/.isolet-input || isolet_fail bad-stdin 126
+{ read -r isolet_size <&3 && head -c "$isolet_size" <&3; } >/tmp/.isolet-input 2>/dev/null &
+exec 3<&- </tmp/.isolet-input 2>/dev/null
+rm -f /tmp/.isolet-input
+"""
+
 _PREPARE = b"""\
 cd %(cwd)s 2>/dev/null || isolet_fail bad-cwd 126
 """
@@ -163,6 +173,9 @@ class Launch:
     """Name of a file in the launch folder that the program reads; None: what the engine gives."""
     wait: str | None = None
     """Name of a file in the launch folder; nothing is done before it is there."""
+    document: bool = False
+    """Whether the program is a runner: its input is a document that comes later (see `sized`), and
+    what it writes to stderr is thrown away. Takes two processes until the document has come."""
     confined: bool = False
     """Whether the working folder must lie in the workspace, links followed."""
 
@@ -183,6 +196,11 @@ def wait(nonce: str, guard_seconds: int, script: str) -> bytes:
     """
     validate(Launch(argv=("sh",), nonce=nonce, guard_seconds=guard_seconds))
     return _GUARD % guard_seconds + _WAIT % {b"nonce": nonce.encode(), b"script": _place(script)}
+
+
+def sized(document: bytes) -> bytes:
+    """What a waiting runner's slot is sent: the document, and before it how long it is."""
+    return b"%d\n" % len(document) + document
 
 
 GO = b"\n"
@@ -210,6 +228,7 @@ def build(launch: Launch) -> bytes:
         _PREPARE % {b"cwd": _quote(_encode(launch.cwd))},
         _CONFINE if launch.confined else b"",
         b"" if launch.stdin is None else _STDIN % {b"stdin": _place(launch.stdin)},
+        _DOCUMENT if launch.document else b"",
         _CLEAN,
         _exports(plain),
         _start(argv[0]),

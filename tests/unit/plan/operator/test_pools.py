@@ -82,3 +82,36 @@ def test_it_is_told_once() -> None:
         assert len(pools.actions(classes, node)) == times
     away = a_node(report={"pools_digest": ""}, reachable=False)
     assert pools.actions(classes, away) == ()
+
+
+def test_a_pool_of_a_class_with_a_runner_serves_documents_and_nothing_else() -> None:
+    runner = {
+        "command": ["/app/runtime"],
+        "env": [{"name": "MODE", "value": "warm"}],
+        "files": [{"path": "key.pub", "content": "public"}],
+        "budgets": {"executionSeconds": 100},
+    }
+    wish, plain = told(a_node(), runner=runner), told(a_node())
+    assert wish is not None
+    assert plain is not None
+    (pool,) = wish.pools
+    assert pool.runner is not None
+    assert pool.runner.command == ("/app/runtime",)
+    assert [(e.name, e.value) for e in pool.runner.env] == [("MODE", b"warm")]
+    assert [(f.path, f.content) for f in pool.runner.files] == [("key.pub", b"public")]
+    assert pool.maximum_deadline_seconds == 120 + 100 + 60 + 30
+    assert pool.resources.output_bytes == 64 << 20, "the engine's log holds all events"
+    assert not pool.serves("warm", pool.spec())
+    assert plain.pools[0].serves("warm", plain.pools[0].spec())
+    assert wish.runners_of("warm") == pool
+    assert wish.runners_of("cold") is None
+    assert wish.runner_of(pool.digest()) == pool.runner
+    assert plain.runner_of(plain.pools[0].digest()) is None
+
+
+def test_another_runner_is_another_pool() -> None:
+    one = told(a_node(), runner={"command": ["/app/runtime"]})
+    two = told(a_node(), runner={"command": ["/app/runtime", "--new"]})
+    assert one is not None
+    assert two is not None
+    assert one.pools[0].digest() != two.pools[0].digest()

@@ -1,0 +1,216 @@
+"""Dispatch on a real engine: a document into a runner that waits in gVisor, events out, once."""
+
+import asyncio
+import json
+from contextlib import aclosing
+
+import pytest
+
+from isolet.base import errors, names
+from isolet.plan import reasons
+from isolet.wire.dispatch import (
+    Budgets,
+    DispatchLine,
+    DispatchWanted,
+    Mode,
+    ReserveRequest,
+    RunnerContract,
+)
+from isolet.wire.execution import Amendment, Resources, State
+from isolet.wire.pool import PoolsWanted, PoolWanted
+from isolet.wire.process import StagedFile
+from tests.integration.agent.conftest import MIB, environment
+from tests.integration.agent.test_pools import pooled, ready, slots_of, until
+
+CLASS = "runner"
+__all__ = ["pooled"]
+SHORT = Budgets(startup_seconds=10, execution_seconds=2, finalization_seconds=2)
+
+
+def pool(**changes: object) -> PoolWanted:
+    base = {
+        "class_name": CLASS,
+        "class_uid": "class-1",
+        "generation": 1,
+        "image": environment("ISOLET_IMAGE_RUNNER"),
+        "resources": Resources(
+            cpu_millis=1000,
+            memory_bytes=128 * MIB,
+            workspace_bytes=8 * MIB,
+            tmp_bytes=32 * MIB,
+            shm_bytes=MIB,
+            pids=64,
+            output_bytes=64 * MIB,
+        ),
+        "minimum": 1,
+        "maximum": 1,
+        "runner": RunnerContract(
+            command=("/app/runtime", "--once", "warm"),
+            files=(StagedFile(path="key.pub", content=b"public"),),
+        ),
+    }
+    return PoolWanted(**{**base, **changes})
+
+
+async def warm(node, **changes: object):
+    """The runs of a node with one ready runner."""
+    await node.service.put_pools(PoolsWanted(pools=(pool(**changes),)), None)
+    await ready(node.service)
+    return node.service.runs.service
+
+
+def asked(*steps: dict[str, object], uid: str = "run-1", **more: object):
+    document = json.dumps({"run_id": uid, "payload": list(steps), **more}).encode()
+    return document, DispatchWanted(
+        uid=uid,
+        name=uid,
+        run_id=uid,
+        class_name=CLASS,
+        mode=Mode.STREAM,
+        payload_digest=names.digest(document),
+        payload_bytes=len(document),
+        budgets=more.get("budgets") or SHORT,
+    )
+
+
+async def begun(node, *steps: dict[str, object], uid: str = "run-1", budgets: Budgets = SHORT):
+    runs = await warm(node)
+    document, wanted = asked(*steps, uid=uid)
+    kept = await runs.reserve(ReserveRequest(class_name=CLASS))
+    await runs.begin(kept, wanted.model_copy(update={"budgets": budgets}), document)
+    return runs
+
+
+async def lines(runs, uid: str = "run-1", after: int = 0) -> list[DispatchLine]:
+    found = [line async for line in runs.follow(uid, after)]
+    return [line for line in found if not line.heartbeat]
+
+
+async def gone(node, uid: str = "run-1") -> None:
+    """Nothing is left of a run: no container of its slot."""
+
+    async def look() -> bool:
+        seen = await node.service.get(uid)
+        return seen.nothing_left
+
+    await until(look)
+    record = await node.store.get(uid)
+    with pytest.raises(errors.NotFound):
+        await node.engine.inspect(record.container_id)
+
+
+async def test_a_document_gives_a_result_and_leaves_nothing(pooled) -> None:
+    runs = await begun(pooled, {"echo": 1}, {"echo": "a\nb"})
+    found = await lines(runs)
+    assert [line.event.type for line in found[:-1]] == ["progress", "progress", "completed"]
+    assert found[2].event.event["payload"] == {"mode": "stream", "result": "a\nb"}
+    assert found[-1].ended.succeeded, found[-1]
+    await gone(pooled)
+    seen = await pooled.service.get("run-1")
+    assert seen.outcome.reason == reasons.SUCCEEDED
+    await ready(pooled.service)  # the pool is filled again
+
+
+ENDS = {
+    "lies": ({"write": "all is well\n"}, reasons.PROTOCOL_VIOLATED),
+    "dies": ({"exit": 7}, reasons.NON_ZERO_EXIT),
+    "says nothing": ({"exit": 0}, reasons.RESULT_MISSING),
+    "hangs": ({"sleep": 60}, reasons.DEADLINE_EXCEEDED),
+    "floods": ({"flood": 70}, reasons.OUTPUT_LIMIT_EXCEEDED),
+    "writes a long line": ({"write": "x" * (MIB + 1)}, reasons.EVENT_TOO_LARGE),
+}
+
+
+async def test_a_runner_that_misbehaves_ends_with_its_own_reason_and_a_clean_node(pooled) -> None:
+    for number, (step, reason) in enumerate(ENDS.values()):
+        uid = f"run-{number}"
+        slow = Budgets(startup_seconds=30, execution_seconds=2 if "sleep" in step else 60)
+        runs = await begun(pooled, step, uid=uid, budgets=slow)
+        assert (await lines(runs, uid))[-1].ended.reason == reason, step
+        await gone(pooled, uid)
+
+
+async def test_8_mib_go_in_and_the_file_of_the_class_is_there(pooled) -> None:
+    runs = await warm(pooled)
+    document, wanted = asked({"echo": 1}, filler="a" * (7 * MIB + 900_000))
+    kept = await runs.reserve(ReserveRequest(class_name=CLASS))
+    await runs.begin(kept, wanted.model_copy(update={"budgets": Budgets()}), document)
+    assert (await lines(runs))[-1].ended.succeeded
+
+
+async def test_many_callers_for_one_slot_make_one_run(pooled) -> None:
+    runs = await warm(pooled)
+
+    async def one(number: int) -> bool:
+        document, wanted = asked({"echo": number}, uid=f"run-{number}")
+        try:
+            kept = await runs.reserve(ReserveRequest(class_name=CLASS))
+            await runs.begin(kept, wanted, document)
+        except errors.Unavailable:
+            return False
+        return True
+
+    found = await asyncio.gather(*(one(number) for number in range(32)))
+    assert sum(found) == 1
+    assert (await lines(runs, f"run-{found.index(True)}"))[-1].ended.succeeded
+
+
+async def test_a_duplicate_and_a_cancelled_run_spend_no_slot(pooled) -> None:
+    runs = await begun(pooled, {"echo": 1})
+    await lines(runs)
+    await ready(pooled.service)
+    (before,) = await slots_of(pooled)
+    assert not (await runs.cancel("ahead")).known
+    for uid in ("run-1", "ahead"):
+        document, wanted = asked({"echo": 2}, uid=uid)
+        kept = await runs.reserve(ReserveRequest(class_name=CLASS))
+        with pytest.raises(errors.Conflict):
+            await runs.begin(kept, wanted, document)
+    assert [slot.id for slot in await slots_of(pooled)] == [before.id]
+    await ready(pooled.service)
+
+
+async def test_events_go_on_over_a_restart_of_the_agent(pooled) -> None:
+    steps = ({"echo": 1}, {"sleep": 1.5}, {"echo": 2})
+    runs = await begun(pooled, *steps, budgets=Budgets())
+    async with aclosing(runs.follow("run-1", 0)) as found:
+        async for line in found:
+            if line.event is not None:
+                break
+    await pooled.close()
+    await pooled.open()
+    rest = await lines(pooled.service.runs.service, after=1)
+    assert [line.event.sequence for line in rest[:-1]] == [2, 3, 4]
+    assert rest[-1].ended.succeeded
+    await gone(pooled)
+
+
+async def test_cancelled_means_confirmed_dead(pooled) -> None:
+    runs = await begun(pooled, {"echo": 1}, {"sleep": 60}, budgets=Budgets())
+    answer = await runs.cancel("run-1")
+    assert answer.dispatch.outcome.reason == reasons.CANCELLED
+    await gone(pooled)
+
+
+async def test_its_owner_ends_it_as_any_execution(pooled) -> None:
+    runs = await begun(pooled, {"echo": 1}, {"sleep": 60}, budgets=Budgets())
+    await pooled.service.amend("run-1", Amendment(generation=2, state=State.TERMINATED), None)
+    assert (await lines(runs))[-1].ended.reason == reasons.CANCELLED
+    await pooled.service.remove("run-1", None)
+
+    async def buried() -> bool:
+        return await pooled.store.get("run-1") is None
+
+    await until(buried)
+
+
+async def test_nothing_of_a_document_is_on_the_node(pooled) -> None:
+    runs = await begun(pooled, {"echo": 1}, {"sleep": 1}, uid="run-1", budgets=Budgets())
+    document = b"hunter2"
+    del document
+    record = await pooled.store.get("run-1")
+    inspected = await pooled.engine.inspect(record.container_id)
+    assert "hunter2" not in str(inspected)
+    assert (await lines(runs))[-1].ended.succeeded
+    kept = [p for p in (pooled.root / "state").rglob("*") if p.is_file()]
+    assert not any(b'"payload": [{"echo"' in p.read_bytes() for p in kept)

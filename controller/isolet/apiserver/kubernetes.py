@@ -294,7 +294,7 @@ class KubernetesDispatcher:
     def _take_class(self, found: Object) -> None:
         spec = ExecutionClass.model_validate(found).spec
         runner = spec.runner
-        self._medium = spec.workspace.media[0].value
+        self._medium = (spec.warm_pool.medium if spec.warm_pool else spec.workspace.media[0]).value
         self._served = runner is not None
         if runner is None:
             return

@@ -103,7 +103,7 @@ class Assigner:
 
         Raises:
             Conflict: see `begin`; or the slot is not to be had any more (`SlotTaken`).
-            Unavailable: it could not be recorded, or the watchdog not be told.
+            Unavailable: it could not be recorded.
         """
         now = self._context.moment()
         given = self._given(record, lease)

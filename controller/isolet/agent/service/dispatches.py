@@ -15,6 +15,7 @@ from isolet.agent.dispatch.spool import Spools
 from isolet.agent.engine.base import Status, Stream
 from isolet.agent.service.assign import SLOT_TAKEN, Assigner
 from isolet.agent.service.context import Context
+from isolet.agent.service.due import deadline_entry
 from isolet.agent.service.pools import Lease, Pools
 from isolet.agent.service.worker import Driver
 from isolet.agent.workspace import script
@@ -52,11 +53,12 @@ class RunnerSlot:
         return self._record.uid
 
     async def deliver(self, data: bytes) -> None:
-        """Send the document; its end is where its length says."""
+        """The deadline, then the document; its end is where its length says."""
         lease = self._lease
         if lease is None:
             raise errors.Unconfirmed("the slot's input is not at hand any more")
         try:
+            await self._owner.guard(self._record, lease)
             await lease.input.write(script.sized(data))
         finally:
             self._lease = None
@@ -196,6 +198,16 @@ class RunnerSlots:
             updated_at=now,
         )
 
+    async def guard(self, record: SandboxRecord, lease: Lease) -> None:
+        """Tell the watchdog when the run is due: the slot, unused, was due much sooner.
+
+        Raises:
+            Unavailable: it could not be told.
+        """
+        entry = deadline_entry(record)
+        assert entry is not None
+        await self._book.move(lease.slot.container_name, entry)
+
     def given(self, lease: Lease, uid: str) -> None:
         """The slot's input is not needed any more."""
         self._pools.given(lease, uid)
@@ -230,6 +242,9 @@ class RunnerSlots:
             except (errors.Conflict, errors.NotFound):
                 continue
             await self._book.drop(stored.container_name)
+            if stored.slot is not None:  # Nobody came to hand the document over.
+                installation = self._context.installation
+                await self._book.drop(names.container_name(installation, stored.slot.uid))
             self._told(stored)
 
 

@@ -1,0 +1,148 @@
+"""Runs in slots of runners: when they are due, and what a run's end leaves."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from isolet.agent import deadlines
+from isolet.agent.deadline_book import DeadlineBook
+from isolet.agent.service import pool_records
+from isolet.agent.service.assign import Assigner
+from isolet.agent.service.dispatches import RunnerSlot, RunnerSlots
+from isolet.agent.service.due import deadline_entry
+from isolet.agent.service.pools import Lease
+from isolet.agent.workspace import script
+from isolet.base import errors, names
+from isolet.plan import dispatch_budget
+from isolet.plan.sandbox_model import Moment, SandboxRecord
+from isolet.wire.dispatch import Budgets, DispatchWanted, Mode, ReserveRequest, RunnerContract
+from isolet.wire.execution import Outcome, Step
+from isolet.wire.pool import PoolsWanted, PoolWanted
+from tests.contract.store.records import NOON, a_record
+from tests.fakes.store import MemoryStore
+
+BUDGETS = Budgets(execution_seconds=7200)
+DOCUMENT = b'{"run_id":"run-1"}'
+BEGAN, TAKEN = 1000.0, 1500.0
+"""When the slot ran, and when a run was given it."""
+
+
+def pool() -> PoolWanted:
+    return PoolWanted(
+        class_name="runner",
+        image="sha256:" + "0" * 64,
+        resources=a_record("any").spec.resources,
+        minimum=1,
+        maximum=1,
+        runner=RunnerContract(command=("/app/runtime",), budgets=BUDGETS),
+    )
+
+
+class Input:
+    """A slot's stdin, and what the watchdog would have read when it was written to."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self.written = b""
+        self.due: list[deadlines.Deadline] = []
+
+    async def write(self, data: bytes) -> None:
+        self.written += data
+        self.due = list(deadlines.read(self._file).entries)
+
+
+class World:
+    """One ready slot."""
+
+    def __init__(self, folder: Path) -> None:
+        self.file = folder / "deadlines.json"
+        self.book = DeadlineBook(self.file, "here")
+        self.store = MemoryStore()
+        self.input = Input(self.file)
+        self.told: list[SandboxRecord] = []
+        moment = Moment(wall=NOON, boottime=TAKEN, boot_id="boot")
+        self.context: Any = SimpleNamespace(
+            store=self.store,
+            moment=lambda: moment,
+            clock=SimpleNamespace(now=lambda: NOON),
+            installation="here",
+            key=b"key",
+            engine=None,
+        )
+
+    async def open(self) -> RunnerSlots:
+        """The slot is ready and the watchdog knows of it."""
+        new = pool_records.new(pool(), "slot-1", "here", NOON).with_(
+            step=Step.RUNNING, container_id="c1", boot_id="boot", started_boottime=BEGAN
+        )
+        self.slot = await self.store.add(new)
+        entry = deadline_entry(self.slot)
+        assert entry is not None
+        await self.book.put(entry)
+        pools = SimpleNamespace(
+            wanted=PoolsWanted(pools=(pool(),)),
+            reserve=lambda _: Lease(self.slot, cast(Any, self.input)),
+            given=lambda *_: None,
+            release=lambda *_, **__: None,
+        )
+        assigner = Assigner(
+            self.context, self.book, cast(Any, None), cast(Any, pools), cast(Any, None)
+        )
+        return RunnerSlots(self.context, self.book, cast(Any, pools), assigner, self.told.append)
+
+    async def taken(self) -> RunnerSlot:
+        """The slot is a run's."""
+        slots = await self.open()
+        wanted = DispatchWanted(
+            uid="run-1",
+            name="run-1",
+            run_id="run-1",
+            class_name="runner",
+            mode=Mode.STREAM,
+            payload_digest=names.digest(DOCUMENT),
+            payload_bytes=len(DOCUMENT),
+            budgets=BUDGETS,
+        )
+        kept = await slots.reserve(ReserveRequest(class_name="runner"))
+        return await slots.assign(kept, wanted)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+async def test_a_run_is_due_by_its_own_budgets_before_it_has_its_document(world: World) -> None:
+    slot = await world.taken()
+    await slot.deliver(DOCUMENT)
+    assert world.input.written == script.sized(DOCUMENT)
+    (due,) = world.input.due
+    assert due == deadlines.Deadline(
+        name=names.container_name("here", "run-1"),
+        deadline_boottime=TAKEN + dispatch_budget.total(BUDGETS),
+        boot_id="boot",
+        container_id="c1",
+    )
+    assert due.deadline_boottime > BEGAN + pool_records.unused_life(pool())
+
+
+async def test_no_document_is_sent_while_the_watchdog_cannot_be_told(world: World) -> None:
+    slot = await world.taken()
+    world.file.unlink()
+    world.file.mkdir()
+    with pytest.raises(errors.Unavailable):
+        await slot.deliver(DOCUMENT)
+    assert world.input.written == b""
+
+
+@pytest.mark.parametrize("delivered", [True, False])
+async def test_an_ended_run_leaves_no_deadline(world: World, delivered: bool) -> None:
+    slot = await world.taken()
+    if delivered:
+        await slot.deliver(DOCUMENT)
+    assert len(deadlines.read(world.file).entries) == 1
+    await slot.conclude(Outcome(succeeded=True, reason="Succeeded", message=""))
+    assert deadlines.read(world.file).entries == ()
+    assert world.told[-1].step is Step.ENDED

@@ -98,6 +98,8 @@ class FakeSlots:
         """Of every run that ever was here."""
         self.fenced: set[str] = set()
         self.unwritable: list[Exception] = []
+        self.answering: asyncio.Event | None = None
+        """What is assigned stays unanswered until it is set."""
         self.prepare = lambda slot: None
         """Called with each slot before it is assigned."""
 
@@ -124,10 +126,14 @@ class FakeSlots:
         slot = FakeSlot(wanted.uid, self)
         self.assigned[wanted.uid] = self.seen[wanted.uid] = slot
         self.prepare(slot)
+        if self.answering is not None:
+            await self.answering.wait()
         return slot
 
     async def adopt(self):
         return list(self.assigned.values())
 
     async def fence(self, uid: str) -> None:
+        if uid in self.assigned:
+            raise errors.Conflict(f"{uid} is here")
         self.fenced.add(uid)

@@ -83,6 +83,12 @@ class MemoryStore:
         self._tombstones[uid] = (tombstone, self._sequence)
         return self._sequence
 
+    async def fence(self, uid: str, *, at: datetime, kind: Kind = Kind.EXECUTION) -> None:
+        self._check()
+        if uid in self._records:
+            raise errors.Conflict(f"{uid} has a record", reason="AlreadyExists")
+        await self.bury(uid, at=at, kind=kind)
+
     async def tombstone(self, uid: str) -> Tombstone | None:
         self._check()
         return self._tombstones[uid][0] if uid in self._tombstones else None

@@ -128,6 +128,35 @@ async def test_burying(store: Store) -> None:
     )
 
 
+async def test_a_fence_is_for_what_is_not_here(store: Store) -> None:
+    kept = await store.add(a_record())
+    with pytest.raises(errors.Conflict) as caught:
+        await store.fence("u1", at=NOON)
+    assert caught.value.reason == "AlreadyExists"
+    assert await store.list() == (kept,)
+    await store.fence("u2", at=NOON, kind=Kind.PROCESS)
+    assert (await store.tombstone("u2")).kind is Kind.PROCESS
+    later = NOON + timedelta(hours=1)
+    await store.fence("u2", at=later)
+    assert (await store.tombstone("u2")).buried_at == later
+    with pytest.raises(errors.Conflict):
+        await store.add(a_record("u2"))
+
+
+async def test_a_fence_and_a_slot_given_at_once_never_both_hold(store: Store) -> None:
+    for number in range(8):
+        slot = f"slot-{number}"
+        await store.add(a_record(slot, kind=Kind.SLOT, step=Step.RUNNING, container_id="c1"))
+        uid = f"u{number}"
+        tries = [store.assign(slot, a_record(uid)), store.fence(uid, at=NOON)]
+        both = await asyncio.gather(
+            *(tries if number % 2 else reversed(tries)), return_exceptions=True
+        )
+        assert sum(isinstance(one, errors.Conflict) for one in both) == 1
+        known = await store.get(uid) is not None
+        assert known is (await store.tombstone(uid) is None)
+
+
 async def test_burying_what_was_never_here(store: Store) -> None:
     assert await store.bury("u1", at=NOON) == 1
     with pytest.raises(errors.Conflict):

@@ -86,5 +86,10 @@ class Slots(Protocol):
         ...
 
     async def fence(self, uid: str) -> None:
-        """See to it that this uid, which is not here, will never be assigned here."""
+        """See to it that this uid, which is not here, will never be assigned here.
+
+        Raises:
+            Conflict: it has just been assigned, and has not ended.
+            NotFound: it stands for something else.
+        """
         ...

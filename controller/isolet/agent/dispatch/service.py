@@ -30,6 +30,8 @@ from isolet.wire.execution import Outcome
 _PIECE = 256 << 10
 _SMALL = 64 << 10
 """A larger document is read in a thread."""
+_BEGIN_SECONDS = 10.0
+"""How long a run may take from its durable step until it is followed; it takes microseconds."""
 _log = log.get("agent.dispatch")
 
 
@@ -65,6 +67,8 @@ class DispatchService:
         self._runs: dict[str, Run] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._prune_at = 0.0
+        self._changed = asyncio.Event()
+        """Set, and replaced, when a run begins to be followed."""
 
     async def recover(self) -> None:
         """Take up every run that has not been concluded; call once, before anything else."""
@@ -143,6 +147,19 @@ class DispatchService:
 
     async def cancel(self, uid: str) -> CancelAnswer:
         """See DispatchAPI."""
+        while True:
+            changed = self._changed
+            answer = await self._cancelled(uid)
+            if answer is not None:
+                return answer
+            try:
+                async with asyncio.timeout(_BEGIN_SECONDS):
+                    await changed.wait()
+            except TimeoutError:
+                raise errors.Unavailable(f"run {uid} is being begun; ask again") from None
+
+    async def _cancelled(self, uid: str) -> CancelAnswer | None:
+        """What came of it; None where the run is just being begun, and cannot be ended yet."""
         run, task = self._runs.get(uid), self._tasks.get(uid)
         if run is not None and task is not None:
             run.stop(Stop(reason=reasons.CANCELLED, message="it was cancelled"))
@@ -152,7 +169,10 @@ class DispatchService:
             return CancelAnswer(known=True)
         with contextlib.suppress(errors.NotFound):
             return CancelAnswer(known=True, dispatch=await self.dispatch(uid))
-        await self._slots.fence(uid)
+        try:
+            await self._slots.fence(uid)
+        except errors.Conflict:
+            return None
         return CancelAnswer(known=False)
 
     async def follow(self, uid: str, after: int) -> AsyncIterator[DispatchLine]:
@@ -210,6 +230,8 @@ class DispatchService:
     def _keep(self, uid: str, work: Coroutine[None, None, None]) -> None:
         task = self._tasks[uid] = asyncio.create_task(work)
         task.add_done_callback(lambda done: self._done(uid, done))
+        self._changed.set()
+        self._changed = asyncio.Event()
 
     def _done(self, uid: str, task: "asyncio.Task[None]") -> None:
         self._runs.pop(uid, None)

@@ -62,7 +62,10 @@ class Checkpoints:
                 # Another node may have written a copy to our store and be gone.
                 if self._context.object_store is not None:
                     await self._context.object_store.remove(uid)
-                await store.bury(uid, at=self._context.clock.now(), kind=Kind.CHECKPOINT)
+                try:
+                    await store.fence(uid, at=self._context.clock.now(), kind=Kind.CHECKPOINT)
+                except errors.Conflict:  # It has just come.
+                    return await self.remove(uid)
             tombstone = await store.tombstone(uid)
             assert tombstone is not None
             return checkpoint_records.buried(tombstone, 0)

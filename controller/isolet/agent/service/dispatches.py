@@ -220,8 +220,14 @@ class RunnerSlots:
 
     async def fence(self, uid: str) -> None:
         """See Slots."""
-        if await self._context.store.get(uid) is None:
-            await self._context.store.bury(uid, at=self._context.clock.now())
+        try:
+            await self._context.store.fence(uid, at=self._context.clock.now())
+        except errors.Conflict:
+            record = await self._context.store.get(uid)
+            if record is not None and not record.dispatch:
+                raise errors.NotFound(f"{uid} is no run") from None
+            if record is not None and record.outcome is None:
+                raise
 
     async def conclude(self, uid: str, outcome: Outcome) -> None:
         """Write how a run ended, once."""

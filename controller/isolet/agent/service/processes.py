@@ -149,7 +149,10 @@ class Processes:
             except errors.Conflict:
                 continue
         if await store.tombstone(uid) is None:
-            await store.bury(uid, at=self._context.clock.now(), kind=Kind.PROCESS)
+            try:
+                await store.fence(uid, at=self._context.clock.now(), kind=Kind.PROCESS)
+            except errors.Conflict:  # It has just come.
+                return await self.remove(uid)
         return await self._buried(uid)
 
     async def forget(self, uids: Sequence[str]) -> int:

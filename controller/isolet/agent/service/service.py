@@ -204,17 +204,19 @@ class Service(ProcessDoor, CheckpointDoor):
             except errors.Conflict:
                 continue
         if record is None:
-            return await self._never_here(uid)
+            try:
+                return await self._never_here(uid)
+            except errors.Conflict:  # It has just come.
+                return await self.remove(uid, fence)
         self._told(record)
         return self._observed(record)
 
     async def _never_here(self, uid: str) -> ExecutionObserved:
         """Nothing of it is here; a tombstone keeps a delayed request from starting it later."""
         store = self._context.store
+        if await store.tombstone(uid) is None:
+            await store.fence(uid, at=self._context.clock.now())
         tombstone = await store.tombstone(uid)
-        if tombstone is None:
-            await store.bury(uid, at=self._context.clock.now())
-            tombstone = await store.tombstone(uid)
         assert tombstone is not None
         return records.buried(tombstone, 0)
 

@@ -88,6 +88,14 @@ class Store(Protocol):
         """
         ...
 
+    async def fence(self, uid: str, *, at: datetime, kind: Kind = Kind.EXECUTION) -> None:
+        """A tombstone for a uid that is not here, so that it never will be; as `bury` otherwise.
+
+        Raises:
+            Conflict: it has a record (`AlreadyExists`), which stays.
+        """
+        ...
+
     async def tombstone(self, uid: str) -> Tombstone | None:
         """The tombstone of `uid`, if it has one."""
         ...

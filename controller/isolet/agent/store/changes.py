@@ -94,10 +94,20 @@ async def bury(transaction: Transaction, uid: str, at: datetime, kind: Kind) -> 
     return sequence
 
 
-async def _require_unused(transaction: Transaction, uid: str) -> None:
-    """Raise Conflict if the uid has a record or a tombstone."""
+async def fence(transaction: Transaction, uid: str, at: datetime, kind: Kind) -> None:
+    """A tombstone where there is no record. Raises Conflict: there is one."""
+    await _require_no_record(transaction, uid)
+    await bury(transaction, uid, at, kind)
+
+
+async def _require_no_record(transaction: Transaction, uid: str) -> None:
     if await transaction.run("SELECT 1 FROM records WHERE uid = ?", uid):
         raise errors.Conflict(f"{uid} has a record", reason="AlreadyExists")
+
+
+async def _require_unused(transaction: Transaction, uid: str) -> None:
+    """Raise Conflict if the uid has a record or a tombstone."""
+    await _require_no_record(transaction, uid)
     if await transaction.run("SELECT 1 FROM tombstones WHERE uid = ?", uid):
         raise errors.Conflict(f"{uid} has ended here before", reason="AlreadyEnded")
 

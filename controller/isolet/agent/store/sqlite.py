@@ -133,6 +133,10 @@ class SQLiteStore:
         self._decoder.forget(uid)
         return buried
 
+    async def fence(self, uid: str, *, at: datetime, kind: Kind = Kind.EXECUTION) -> None:
+        """A tombstone for a uid that is not here. Raises Conflict: it has a record."""
+        await self._writer.do(lambda t: changes.fence(t, uid, at, kind))
+
     async def pools(self) -> str:
         """The kept wish for warm pools; empty if there is none."""
         return str(self._read("SELECT pools FROM meta")[0][0])

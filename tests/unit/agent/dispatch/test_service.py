@@ -294,6 +294,25 @@ async def test_a_cancellation_that_is_not_confirmed_says_no_outcome(node: Node) 
     assert (await node.outcome()).reason == reasons.CANCELLED
 
 
+async def test_a_cancellation_that_meets_the_assignment_ends_the_run(node: Node) -> None:
+    node.slots.answering = asyncio.Event()
+    beginning = asyncio.create_task(node.begin())
+    while not node.slots.assigned:
+        await asyncio.sleep(0)
+    cancelling = asyncio.create_task(node.service.cancel("u1"))
+    for _ in range(8):
+        await asyncio.sleep(0)
+    assert not cancelling.done()
+    node.slots.answering.set()
+    slot = await beginning
+    answer = await cancelling
+    assert answer.dispatch is not None
+    assert answer.dispatch.outcome is not None
+    assert answer.dispatch.outcome.reason == reasons.CANCELLED
+    assert slot.destroyed
+    assert node.slots.fenced == set()
+
+
 async def test_a_run_that_was_cancelled_ahead_is_not_begun(node: Node) -> None:
     assert not (await node.service.cancel("u1")).known
     with pytest.raises(errors.Conflict):

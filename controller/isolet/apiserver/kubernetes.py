@@ -17,15 +17,14 @@ import pydantic
 
 from isolet.api import meta
 from isolet.api.executionclass import ExecutionClass
-from isolet.api.executionnode import ExecutionNode
 from isolet.apiserver.admission import Dispatch
 from isolet.apiserver.binding import BindingKey
 from isolet.apiserver.dispatcher import NO_CAPACITY, RUN_ID_USED, Cancelled
+from isolet.apiserver.nodes import Node, Nodes, read
 from isolet.base import errors, log, names
 from isolet.operator.kube import (
     CLASSES,
     EXECUTIONS,
-    NODES,
     Cluster,
     ListOptions,
     Object,
@@ -63,12 +62,6 @@ class Target:
     """Over that of the class."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Node:
-    name: str
-    endpoint: str
-
-
 class KubernetesDispatcher:
     """`Dispatcher` over an API server and the agents of its nodes."""
 
@@ -76,8 +69,7 @@ class KubernetesDispatcher:
         self._cluster = cluster
         self._agents = agents
         self._target = target
-        self._nodes: tuple[_Node, ...] = ()
-        self._turn = 0
+        self._nodes = Nodes()
         self._missed = _STALE
         self._ahead = 0
         self._budgets = Budgets()
@@ -101,7 +93,7 @@ class KubernetesDispatcher:
 
     def ready(self) -> bool:
         """See Dispatcher."""
-        return self._missed < _STALE and self._served and bool(self._nodes)
+        return self._missed < _STALE and self._served and self._nodes.any_open()
 
     def budgets(self) -> Budgets:
         """See Dispatcher."""
@@ -165,19 +157,20 @@ class KubernetesDispatcher:
 
     # Within
 
-    async def _slot(self) -> tuple[_Node, Reservation]:
-        """A slot of whichever node has one; nodes take turns."""
-        self._turn += 1
-        nodes = self._nodes
+    async def _slot(self) -> tuple[Node, Reservation]:
+        """A slot of whichever node has one; those that should have most are asked first."""
         request = ReserveRequest(class_name=self._target.class_name)
-        for at in range(len(nodes)):
-            node = nodes[(self._turn + at) % len(nodes)]
+        for node in self._nodes.in_order():
             try:
-                return node, await self._agents(node.name, node.endpoint).reserve(request)
+                slot = await self._agents(node.name, node.endpoint).reserve(request)
             except (errors.Unavailable, errors.NotFound):
-                continue
+                self._nodes.had_none(node)
             except errors.IsoletError as error:
+                self._nodes.had_none(node)
                 _log.warning("no slot", extra={"node": node.name, "why": error.reason})
+            else:
+                self._nodes.took(node)
+                return node, slot
         raise errors.Unavailable("no slot is ready", reason=NO_CAPACITY)
 
     def _object(self, name: str, dispatch: Dispatch, node: str | None) -> Object:
@@ -215,9 +208,9 @@ class KubernetesDispatcher:
         if (spec.get("dispatch") or {}).get("runID") != run_id:
             return None
         name = spec.get("nodeName")
-        node = next((n for n in self._nodes if n.name == name), None)
         if name is None or LABEL_AHEAD in (found["metadata"].get("labels") or {}):
             return None
+        node = self._nodes.find(name)
         if node is None:
             raise errors.Unavailable(f"node {name} is not known", reason="NodeUnreachable")
         return Run(run_id, str(found["metadata"]["uid"]), self._agents(node.name, node.endpoint))
@@ -259,7 +252,7 @@ class KubernetesDispatcher:
 
     async def _refreshed(self) -> None:
         try:
-            self._nodes = await self._read_nodes()
+            self._nodes.take_in(await read(self._cluster, self._target.class_name))
             self._take_class(await self._cluster.get(CLASSES, "", self._target.class_name))
             if self._ahead:
                 self._ahead = await self._count_ahead()
@@ -268,18 +261,6 @@ class KubernetesDispatcher:
             self._missed += 1
             self._served = self._served and not isinstance(error, errors.NotFound)
             _log.warning("nodes and class cannot be read", extra={"why": type(error).__name__})
-
-    async def _read_nodes(self) -> tuple[_Node, ...]:
-        found, token = [], None
-        while True:
-            page = await self._cluster.list(NODES, ListOptions(token=token))
-            for item in page.items:
-                node = ExecutionNode.model_validate(item)
-                if not node.spec.unschedulable and node.spec.out_of_service is None:
-                    found.append(_Node(node.metadata.name, node.spec.endpoint))
-            token = page.token
-            if token is None:
-                return tuple(sorted(found, key=lambda node: node.name))
 
     async def _count_ahead(self) -> int:
         count, token = 0, None
@@ -295,7 +276,7 @@ class KubernetesDispatcher:
         spec = ExecutionClass.model_validate(found).spec
         runner = spec.runner
         self._medium = (spec.warm_pool.medium if spec.warm_pool else spec.workspace.media[0]).value
-        self._served = runner is not None
+        self._served = runner is not None and spec.warm_pool is not None
         if runner is None:
             return
         self._budgets = Budgets.model_validate(runner.budgets.model_dump())

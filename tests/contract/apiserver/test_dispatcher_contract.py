@@ -61,7 +61,7 @@ class InACluster:
 
     async def start(self, folder) -> None:
         runner = {"command": ["/app/runtime"], "budgets": {"cleanupSeconds": 1}}
-        found = a_class("fast", runner=runner)
+        found = a_class("fast", runner=runner, warmPool={"size": 1})
         self.seed(CLASSES, found)
         self.clients = {}
         for name, slots in self.slots.items():
@@ -315,6 +315,23 @@ async def test_it_is_not_ready_without_a_runner_or_a_node(cluster: InACluster) -
     cluster.cluster.seed(NODES, a_node("node-0"))
     await cluster.dispatcher._refreshed()
     assert cluster.dispatcher.ready()
-    cluster.cluster.seed(CLASSES, a_class("fast"))
+    pool, runner = {"warmPool": {"size": 1}}, {"runner": {"command": ["/app/runtime"]}}
+    for spec, served in (({}, False), (pool, False), (runner, False), ({**pool, **runner}, True)):
+        cluster.cluster.seed(CLASSES, a_class("fast", **spec))
+        await cluster.dispatcher._refreshed()
+        assert cluster.dispatcher.ready() is served, spec
+
+
+async def test_what_runs_on_a_node_that_takes_no_more_is_followed_and_ended(
+    cluster: InACluster,
+) -> None:
+    await admitted(cluster)
+    for name in cluster.slots:
+        cluster.cluster.seed(NODES, a_node(name, unschedulable=True))
     await cluster.dispatcher._refreshed()
-    assert not cluster.dispatcher.ready()
+    with pytest.raises(errors.Unavailable) as found:
+        await cluster.dispatcher.reserve(dispatch("another"))
+    assert found.value.reason == "NoCapacity"
+    run = await cluster.dispatcher.find("run")
+    assert (await cluster.dispatcher.cancel("run")).confirmed
+    assert [line async for line in run.follow(0)][-1].ended.reason == "Cancelled"

@@ -30,7 +30,7 @@ class InAKubernetes(InACluster):
 
     async def start(self, folder) -> None:
         runner = {"command": ["/app/runtime"], "budgets": {"cleanupSeconds": 1}}
-        self.kube.create(a_class(self.prefix, runner=runner)).must()
+        self.kube.create(a_class(self.prefix, runner=runner, warmPool={"size": 1})).must()
         self.clients = {}
         for name, slots in self.slots.items():
             await self._agent(name, slots, folder / name)

@@ -1,6 +1,6 @@
 """The message that starts something: the object, what was pinned, and the values. PURE."""
 
-from typing import assert_never
+from typing import Any, assert_never
 
 import pydantic
 
@@ -66,19 +66,30 @@ def _execution(
 
 def _effective(spec: execution.ExecutionSpec, pinned: Pinned, known: Inputs) -> ExecutionSpec:
     return ExecutionSpec(
-        image=pinned.run,
-        runtime=pinned.runtime,
-        user=pinned.user,
-        resources=pinned.resources,
-        workspace=_workspace(pinned),
-        tmp_executable=pinned.tmp_executable,
+        **_bounds(pinned),
         command=spec.command or (),
         env=values.env(spec, known),
-        maximum_deadline_seconds=pinned.maximum_deadline_seconds,
-        idle_timeout_seconds=pinned.idle_timeout_seconds,
         status_tail_bytes=spec.output.status_tail_bytes if spec.output else 0,
-        restore=_restore(pinned),
     )
+
+
+def bare(pinned: Pinned) -> ExecutionSpec:
+    """What is pinned of an Execution, without what it runs."""
+    return ExecutionSpec(**_bounds(pinned))
+
+
+def _bounds(pinned: Pinned) -> dict[str, Any]:
+    return {
+        "image": pinned.run,
+        "runtime": pinned.runtime,
+        "user": pinned.user,
+        "resources": pinned.resources,
+        "workspace": _workspace(pinned),
+        "tmp_executable": pinned.tmp_executable,
+        "maximum_deadline_seconds": pinned.maximum_deadline_seconds,
+        "idle_timeout_seconds": pinned.idle_timeout_seconds,
+        "restore": _restore(pinned),
+    }
 
 
 def _restore(pinned: Pinned) -> Restore | None:

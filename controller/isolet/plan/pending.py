@@ -8,7 +8,17 @@ from datetime import datetime, timedelta
 
 from isolet.api import meta, reasons
 from isolet.api.conditions import Status
-from isolet.plan import admission, binding, hosted, messages, placement, publishing, restoring
+from isolet.api.executionclass import ExecutionClass
+from isolet.plan import (
+    admission,
+    binding,
+    hosted,
+    messages,
+    placement,
+    pools,
+    publishing,
+    restoring,
+)
 from isolet.plan.actions import Action, Bind, Flag, Plan, Put
 from isolet.plan.binding import Binding, Effective, Inside, Pinned, Restored
 from isolet.plan.messages import Wanted
@@ -237,7 +247,15 @@ def _demand(seen: Observed, pinned: Pinned) -> placement.Demand:
         selectors=tuple(selector for selector in selectors if selector),
         content=_content(seen, pinned),
         near=_near(seen, pinned),
+        warm=frozenset() if isinstance(found, Wait | None) else _warm(seen, found, pinned),
     )
+
+
+def _warm(seen: Observed, rules: ExecutionClass, pinned: Pinned) -> frozenset[str]:
+    """Nodes with a slot for it; a Process is always started cold."""
+    if isinstance(seen.object, ProcessFacts):
+        return frozenset()
+    return frozenset(facts.name for facts in seen.nodes if pools.ready(rules, pinned, facts))
 
 
 def _content(seen: Observed, pinned: Pinned) -> dict[str, str] | None:

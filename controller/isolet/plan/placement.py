@@ -43,6 +43,8 @@ class Demand:
     there; empty for a node that can have it. None for all others."""
     near: frozenset[str] = frozenset()
     """Nodes that have the content already. They come first."""
+    warm: frozenset[str] = frozenset()
+    """Nodes where a warm slot waits that it could be given. They come next."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +71,7 @@ class Nowhere:
 def place(demand: Demand, nodes: Sequence[NodeFacts], installation: str = "") -> Chosen | Nowhere:
     """The node with most room left that lacks nothing; the order of `nodes` does not matter.
 
-    One that has the Checkpoint's content already is preferred to any other.
+    One that has the Checkpoint's content already is preferred to any other, then one with a slot.
     """
     lacks = {facts.name: lack(demand, facts, installation) for facts in nodes}
     far = {
@@ -203,12 +205,16 @@ def add(one: Amounts, other: Amounts) -> Amounts:
     )
 
 
-def _rank(demand: Demand, facts: NodeFacts) -> tuple[bool, float, str]:
-    """Content at hand, then least share of memory promised; equals are drawn by hash, not name."""
+def _rank(demand: Demand, facts: NodeFacts) -> tuple[bool, bool, float, str]:
+    """Content at hand, then a slot that waits, then least share of memory promised.
+
+    Equals are drawn by hash, not name.
+    """
     assert facts.report is not None
     used = add(add(facts.report.allocated, facts.promised), demand.amounts)
     share = used.memory_bytes / max(facts.report.capacity.memory_bytes, 1)
-    return facts.name not in demand.near, share, names.short_digest(demand.uid, facts.name)
+    drawn = names.short_digest(demand.uid, facts.name)
+    return facts.name not in demand.near, facts.name not in demand.warm, share, drawn
 
 
 def _summary(lacks: Sequence[str]) -> str:

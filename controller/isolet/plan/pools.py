@@ -11,8 +11,9 @@ import pydantic
 
 from isolet.api import bounds, executionclass
 from isolet.api.runner import Runner
-from isolet.plan import admission, dispatch_budget, node, placement
+from isolet.plan import admission, dispatch_budget, messages, node, placement
 from isolet.plan.actions import PutPools
+from isolet.plan.binding import Pinned
 from isolet.plan.model import NodeFacts
 from isolet.wire.dispatch import MAX_EVENTS_BYTES, Budgets, RunnerContract
 from isolet.wire.execution import EnvVar, Medium, Resources
@@ -57,6 +58,26 @@ def actions(
     if wish is None or wish.digest() == report.pools_digest:
         return ()
     return (PutPools(node=facts.name, wanted=wish),)
+
+
+def ready(one: executionclass.ExecutionClass, pinned: Pinned, facts: NodeFacts) -> bool:
+    """Whether a slot waits on the node that could be given to an Execution with these bounds.
+
+    As the agent said last: another may be given it meanwhile.
+    """
+    report = facts.report
+    pool = None if report is None else _pool(one, report)
+    if report is None or pool is None:
+        return False
+    run = placement.run_reference(report, pinned.run)
+    asked = messages.bare(pinned.model_copy(update={"run": run or pinned.run}))
+    if not pool.serves(pinned.class_name, asked):
+        return False
+    this = (pool.class_name, pool.class_uid, pool.generation)
+    return any(
+        found.ready > 0 and (found.class_name, found.class_uid, found.generation) == this
+        for found in report.pools
+    )
 
 
 def _pool(one: executionclass.ExecutionClass, report: NodeObserved) -> PoolWanted | None:

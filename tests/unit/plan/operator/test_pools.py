@@ -1,13 +1,26 @@
 """Which warm pools a node is told to have."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from isolet.plan import pools
-from isolet.plan.model import NodeFacts
-from isolet.wire.pool import PoolsWanted, WhenEmpty
-from unit.plan.operator.worlds import IMAGE, IMAGE_ID, TAG, a_class, a_node
+from isolet.plan import execution, pools
+from isolet.plan.actions import Bind
+from isolet.plan.model import Known, NodeFacts
+from isolet.wire.node import Amounts
+from isolet.wire.pool import PoolObserved, PoolsWanted, WhenEmpty
+from tests.unit.plan.operator.worlds import (
+    GI,
+    IMAGE,
+    IMAGE_ID,
+    TAG,
+    a_class,
+    a_node,
+    a_process,
+    an_execution,
+    observed,
+)
 
 WARM = {"images": {"default": IMAGE}, "warmPool": {"size": 3}}
 
@@ -115,3 +128,57 @@ def test_another_runner_is_another_pool() -> None:
     assert one is not None
     assert two is not None
     assert one.pools[0].digest() != two.pools[0].digest()
+
+
+SLOT = PoolObserved(class_name="warm", class_uid="class-warm", generation=3, ready=1)
+IN_MEMORY = {**WARM, "warmPool": {"size": 1, "medium": "Memory"}}
+
+
+def chosen(pool: PoolObserved, rules: dict[str, Any] | None = None, **spec: Any) -> str:
+    """Of a full node with this pool and one that is empty, the one that is given the Execution."""
+    busy = Amounts(memory_bytes=4 * GI)
+    seen = observed(
+        an_execution(spec={"className": "warm", "resources": None, **spec}),
+        classes=Known((a_class("warm", **{**IN_MEMORY, **(rules or {})}),)),
+        nodes=(a_node("n1", report={"allocated": busy, "pools": (pool,)}), a_node("n2")),
+    )
+    (bound,) = [action for action in execution.plan(seen).actions if isinstance(action, Bind)]
+    return bound.node
+
+
+def test_an_execution_goes_where_a_slot_waits_for_it() -> None:
+    assert chosen(SLOT) == "n1"
+    assert chosen(SLOT, image=None) == "n1"
+    assert chosen(SLOT, activeDeadlineSeconds=5, command=None) == "n1"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"ready": 0, "creating": 1},
+        {"generation": 2},
+        {"class_uid": "an earlier class of that name"},
+        {"class_name": "other"},
+    ],
+    ids=str,
+)
+def test_a_slot_that_is_not_for_it_draws_nobody(change: dict[str, Any]) -> None:
+    assert chosen(SLOT.model_copy(update=change)) == "n2"
+
+
+def test_what_no_slot_serves_is_placed_by_room() -> None:
+    assert chosen(SLOT, resources={"memory": "256Mi"}) == "n2"
+    assert chosen(SLOT, workspace={"medium": "Disk"}) == "n2"
+    assert chosen(SLOT, {"warmPool": None}) == "n2"
+    assert chosen(SLOT, {"runner": {"command": ["/app/runtime"]}}) == "n2"
+
+
+def test_a_process_is_not_drawn_to_slots() -> None:
+    process = a_process(spec={"template": {"className": "warm"}})
+    busy = {"allocated": Amounts(memory_bytes=4 * GI), "pools": (SLOT,)}
+    rules = a_class("warm", **IN_MEMORY)
+    seen = observed(
+        process, classes=Known((rules,)), nodes=(a_node("n1", report=busy), a_node("n2"))
+    )
+    (bound,) = [action for action in execution.plan(seen).actions if isinstance(action, Bind)]
+    assert bound.node == "n2"

@@ -133,8 +133,14 @@ def target(pool: Pool, now: float) -> int:
     return max(pool.wanted.minimum, min(pool.wanted.maximum, max(recent, pool.waiting)))
 
 
-def choose(wanted: PoolWanted, slots: Iterable[Slot], now: float) -> Slot | None:
-    """The slot to give: of those ready and not too old the one that has waited longest.
+def choose(wanted: PoolWanted, slots: Iterable[Slot], now: float, *, ahead: int = 0) -> Slot | None:
+    """The slot to give to one before whom so many others are to be served."""
+    able = to_give(wanted, slots, now)
+    return able[0] if len(able) > ahead else None
+
+
+def to_give(wanted: PoolWanted, slots: Iterable[Slot], now: float) -> list[Slot]:
+    """Those ready and not too old, the one that has waited longest first.
 
     One that is too old is passed over wherever it stands; it goes when the pool is next looked at.
     """
@@ -147,7 +153,7 @@ def choose(wanted: PoolWanted, slots: Iterable[Slot], now: float) -> Slot | None
         and not slot.reserved
         and not _is_old(wanted, slot, now)
     ]
-    return min(able, key=lambda slot: (slot.ready_since or 0.0, slot.uid), default=None)
+    return sorted(able, key=lambda slot: (slot.ready_since or 0.0, slot.uid))
 
 
 def demand(wanted: PoolWanted) -> Amounts:

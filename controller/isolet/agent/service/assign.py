@@ -57,7 +57,7 @@ class Assigner:
         wanted = self._pools.wanted.serving(record.class_name, spec)
         if wanted is None:
             return await self._context.store.add(record)
-        while (lease := self._pools.reserve(wanted)) is not None:
+        while (lease := self._pools.reserve(wanted, record)) is not None:
             try:
                 return await self.give(record, lease)
             except errors.Conflict as error:
@@ -76,7 +76,7 @@ class Assigner:
         """Give a slot to a record that waited for one; without one it goes on waiting."""
         spec = self._inputs.spec(record.uid)
         wanted = self._pools.wanted.serving(record.class_name, spec) if spec else None
-        lease = self._pools.reserve(wanted, asked=False) if wanted else None
+        lease = self._pools.reserve(wanted, record, asked=False) if wanted else None
         return record if lease is None else await self.give(record, lease)
 
     async def give(self, record: SandboxRecord, lease: Lease) -> SandboxRecord:

@@ -1,7 +1,8 @@
 """Slots as records and as the pool plan sees them, and what is told of a pool. Pure."""
 
+from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from isolet.agent.service import records
@@ -28,6 +29,26 @@ class Tally:
     failed: int = 0
     assigned: int = 0
     missed: int = 0
+
+
+@dataclass(slots=True)
+class PoolSeen:
+    """What was seen of one pool since the agent began."""
+
+    asked: deque[float] = field(default_factory=lambda: deque(maxlen=1024))
+    tally: Tally = field(default_factory=Tally)
+    failures: int = 0
+    failed_at: float | None = None
+
+    def as_pool(self, wanted: PoolWanted, waiting: int = 0) -> pool.Pool:
+        """The pool as its plan sees it, with so many records that wait for a slot."""
+        return pool.Pool(
+            wanted=wanted,
+            asked=tuple(self.asked),
+            waiting=waiting,
+            failures=self.failures,
+            failed_at=self.failed_at,
+        )
 
 
 def unused_life(wanted: PoolWanted) -> int:

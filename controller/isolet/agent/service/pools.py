@@ -9,9 +9,8 @@ that they wait, and has all others removed.
 
 import asyncio
 import secrets
-from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import pydantic
 
@@ -21,7 +20,9 @@ from isolet.agent.policy import checks
 from isolet.agent.service import config, pool_records
 from isolet.agent.service.context import Context
 from isolet.agent.service.inputs import Inputs
+from isolet.agent.service.line import Line
 from isolet.agent.service.node import Node
+from isolet.agent.service.pool_records import PoolSeen
 from isolet.base import errors, log
 from isolet.plan import pool
 from isolet.plan.sandbox_model import Kind, SandboxRecord, Seen
@@ -52,16 +53,6 @@ class Lease:
     input: InputStream
 
 
-@dataclass(slots=True)
-class _Seen:
-    """What was seen of one pool since the agent began."""
-
-    asked: deque[float] = field(default_factory=lambda: deque(maxlen=1024))
-    tally: pool_records.Tally = field(default_factory=pool_records.Tally)
-    failures: int = 0
-    failed_at: float | None = None
-
-
 class Pools:
     """All pools of the node."""
 
@@ -87,8 +78,8 @@ class Pools:
         self._settled: set[str] = set()
         """Slots that became ready or were retired: their end is no failure."""
         self._owners: dict[str, str] = {}
-        self._awaiting: set[str] = set()
-        self._seen: dict[str, _Seen] = {}
+        self._line = Line()
+        self._seen: dict[str, PoolSeen] = {}
         self._messages: dict[str, str] = {}
         self._look = asyncio.Event()
         self._closed = False
@@ -132,7 +123,7 @@ class Pools:
     def _want(self, wanted: PoolsWanted) -> None:
         self._wanted = wanted
         self._digests = {one.digest(): one for one in wanted.pools}
-        self._seen = {digest: self._seen.get(digest, _Seen()) for digest in self._digests}
+        self._seen = {digest: self._seen.get(digest, PoolSeen()) for digest in self._digests}
 
     async def run(self) -> None:
         """Make and retire slots, for ever."""
@@ -152,7 +143,7 @@ class Pools:
         records = await self._context.store.list()
         slots = [self._slot(record, now) for record in records if record.kind is Kind.SLOT]
         self._forget_strangers({slot.uid for slot in slots})
-        allowed = self._allowed(records)
+        allowed = self._allowed()
         closed = self._closed or not self._node.qualification.is_serving
         capacity = self._context.policy.capacity_amounts()
         room = pool_records.room(capacity, records, slots)
@@ -165,9 +156,8 @@ class Pools:
                 await self._retire(action.uid, action.why)
         return decision.look_again_in
 
-    def _allowed(self, records: Sequence[SandboxRecord]) -> list[pool.Pool]:
+    def _allowed(self) -> list[pool.Pool]:
         """The pools that this node's policy allows."""
-        waiting = Counter(self._awaited(record) for record in records if record.awaits_slot)
         self._messages = {}
         found = []
         for digest, wanted in self._digests.items():
@@ -176,23 +166,8 @@ class Pools:
             if problems:
                 self._messages[digest] = "; ".join(map(str, problems))
                 continue
-            seen = self._seen[digest]
-            found.append(
-                pool.Pool(
-                    wanted=wanted,
-                    asked=tuple(seen.asked),
-                    waiting=waiting[digest],
-                    failures=seen.failures,
-                    failed_at=seen.failed_at,
-                )
-            )
+            found.append(self._seen[digest].as_pool(wanted, self._line.length(digest)))
         return found
-
-    def _awaited(self, record: SandboxRecord) -> str:
-        """Digest of the pool that a record waits for; empty if it does not, or not yet again."""
-        spec = self._inputs.spec(record.uid) if record.outcome is None else None
-        wanted = self._wanted.serving(record.class_name, spec) if spec else None
-        return wanted.digest() if wanted else ""
 
     def _slot(self, record: SandboxRecord, now: float) -> pool.Slot:
         ready = self._ready.get(record.uid)
@@ -275,9 +250,15 @@ class Pools:
         self._ready[slot.uid] = _Ready(slot, stream, since)
         self._settled.add(slot.uid)
         self._look.set()
-        for uid in self._awaiting:
-            self._ensure(uid)
-        self._awaiting.clear()
+        self._call(slot.spec_digest)
+
+    def _call(self, digest: str | None) -> None:
+        """Have those look whose turn it is."""
+        if digest is not None and digest in self._digests:
+            slots, now = self._offered()
+            able = pool.to_give(self._digests[digest], slots, now)
+            for uid in self._line.first(digest, len(able)):
+                self._ensure(uid)
 
     def _withdraw(self, uid: str) -> None:
         """Give it to nobody any more."""
@@ -319,20 +300,23 @@ class Pools:
         """Whether a record that waits for a slot can have one; it is woken once it may."""
         spec = self._inputs.spec(record.uid)
         wanted = self._wanted.serving(record.class_name, spec) if spec else None
-        if wanted is None:
+        if wanted is None or record.stop is not None or record.outcome is not None:
+            self._call(self._line.leave(record.uid))
             return Seen.ABSENT
-        if self._choice(wanted) is not None:
-            return Seen.PRESENT
-        self._awaiting.add(record.uid)
-        return Seen.UNKNOWN
+        if self._line.join(record, wanted.digest()):
+            self._look.set()
+        return Seen.UNKNOWN if self._choice(wanted, record) is None else Seen.PRESENT
 
-    def reserve(self, wanted: PoolWanted, *, asked: bool = True) -> Lease | None:
+    def reserve(
+        self, wanted: PoolWanted, record: SandboxRecord | None = None, *, asked: bool = True
+    ) -> Lease | None:
         """Keep a ready slot for the caller, who gives it away or releases it at once.
 
-        `asked` counts it as demand; whoever waited was counted when it came.
+        It is given to `record`, whose turn comes after those who have waited longer. `asked` counts
+        it as demand; whoever waited was counted when it came.
         """
         now = self._context.clock.boottime()
-        choice = None if self._closed else self._choice(wanted)
+        choice = None if self._closed else self._choice(wanted, record)
         seen = self._seen.get(wanted.digest())
         if seen is not None and asked:
             seen.asked.append(now)
@@ -343,11 +327,15 @@ class Pools:
         choice.reserved = True
         return Lease(choice.slot, choice.input)
 
-    def _choice(self, wanted: PoolWanted) -> _Ready | None:
-        now = self._context.clock.boottime()
-        slots = [self._slot(ready.slot, now) for ready in self._ready.values()]
-        found = pool.choose(wanted, slots, now)
+    def _choice(self, wanted: PoolWanted, record: SandboxRecord | None) -> _Ready | None:
+        slots, now = self._offered()
+        ahead = 0 if record is None else self._line.ahead(record, wanted.digest())
+        found = pool.choose(wanted, slots, now, ahead=ahead)
         return self._ready.get(found.uid) if found else None
+
+    def _offered(self) -> tuple[list[pool.Slot], float]:
+        now = self._context.clock.boottime()
+        return [self._slot(ready.slot, now) for ready in self._ready.values()], now
 
     def release(self, lease: Lease, *, gone: bool) -> None:
         """It was given to nobody; `gone` says that it is not to be had any more."""
@@ -357,11 +345,13 @@ class Pools:
         if gone:
             self._withdraw(lease.slot.uid)
             self._ensure(lease.slot.uid)
+        self._call(lease.slot.spec_digest)
         self._look.set()
 
     def given(self, lease: Lease, uid: str) -> None:
         """It belongs to `uid` now."""
         self._owners[lease.slot.uid] = uid
+        self._line.leave(uid)
         seen = self._seen.get(lease.slot.spec_digest)
         if seen is not None:
             seen.tally.assigned += 1
@@ -371,7 +361,7 @@ class Pools:
 
     def ended(self, uid: str) -> None:
         """Its record is gone."""
-        self._awaiting.discard(uid)
+        self._call(self._line.leave(uid))
         for slot in [slot for slot, owner in self._owners.items() if owner == uid]:
             del self._owners[slot]
 
@@ -385,7 +375,7 @@ class Pools:
         slots = [self._slot(record, now) for record in records if record.kind is Kind.SLOT]
         pools = [
             pool_records.observed(
-                pool.Pool(wanted=wanted, asked=tuple(self._seen[digest].asked)),
+                self._seen[digest].as_pool(wanted),
                 [slot for slot in slots if slot.pool == digest],
                 records,
                 self._seen[digest].tally,

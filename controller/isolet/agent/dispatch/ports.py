@@ -62,7 +62,8 @@ class Slots(Protocol):
         """Keep a fresh slot for a while; nothing of a tenant is known yet.
 
         Raises:
-            Unavailable: no slot is ready (`NoCapacity`); nothing was changed.
+            Unavailable: no slot is ready (`NoCapacity`), or the node takes no more work; nothing
+                was changed.
             NotFound: this node has no pool for the class.
         """
         ...

@@ -68,17 +68,29 @@ class Admission:
             Unavailable: the node has no room or cannot take work.
         """
         self._require_open(problems)
-        self._check_qualified(spec)
         new = record()
+        await self.hold(spec, new)
+        try:
+            return await self._add(keep, lambda: new, begin)
+        finally:
+            self.let_go(new)
+
+    async def hold(self, spec: ExecutionSpec, record: SandboxRecord) -> None:
+        """Keep room for a record that is on its way into the store, until `let_go`.
+
+        Raises:
+            Unavailable: the node has no room or cannot take work.
+        """
+        self._check_qualified(spec)
         async with self._lock:
             lack = checks.room(self._context.policy, await self._promised(), spec)
             if lack:
                 raise errors.Unavailable(lack, reason=reasons.NODE_FULL, retry_after=5.0)
-            self._coming[id(new)] = new
-        try:
-            return await self._add(keep, lambda: new, begin)
-        finally:
-            del self._coming[id(new)]
+            self._coming[id(record)] = record
+
+    def let_go(self, record: SandboxRecord) -> None:
+        """It is in the store now, or will not come."""
+        del self._coming[id(record)]
 
     async def _promised(self) -> Amounts:
         """What records hold, and those that are on their way into the store.

@@ -8,11 +8,13 @@ it is heard.
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, field
 
 from isolet.agent.deadline_book import DeadlineBook
 from isolet.agent.dispatch.service import DispatchService
 from isolet.agent.dispatch.spool import Spools
 from isolet.agent.engine.base import Status, Stream
+from isolet.agent.service.admission import Admission
 from isolet.agent.service.assign import SLOT_TAKEN, Assigner
 from isolet.agent.service.context import Context
 from isolet.agent.service.due import deadline_entry
@@ -22,7 +24,7 @@ from isolet.agent.workspace import script
 from isolet.base import errors, log, names
 from isolet.plan import dispatch_budget, reasons
 from isolet.plan.dispatch_outcome import Exit, Stop
-from isolet.plan.sandbox_model import Action, CheckpointAction, Decision, SandboxRecord
+from isolet.plan.sandbox_model import Action, CheckpointAction, Decision, Kind, SandboxRecord
 from isolet.wire.dispatch import DispatchWanted, Reservation, ReserveRequest
 from isolet.wire.execution import Outcome, State, Step
 
@@ -115,6 +117,20 @@ class RunnerSlot:
         await self._owner.conclude(self.uid, outcome)
 
 
+@dataclass(slots=True)
+class _Kept:
+    """A slot that is reserved, and the room that whoever is given it will hold."""
+
+    lease: Lease
+    timer: asyncio.TimerHandle | None = None
+    room: SandboxRecord = field(init=False)
+
+    def __post_init__(self) -> None:
+        """A slot holds no room of its own; work does."""
+        slot = self.lease.slot
+        self.room = slot.with_(uid=f"{slot.uid}-reserved", kind=Kind.EXECUTION)
+
+
 class RunnerSlots:
     """Implements `isolet.agent.dispatch.ports.Slots` over the node's pools."""
 
@@ -124,15 +140,17 @@ class RunnerSlots:
         book: DeadlineBook,
         pools: Pools,
         assigner: Assigner,
+        admission: Admission,
         told: Told,
     ) -> None:
         self._context = context
         self._book = book
         self._pools = pools
         self._assigner = assigner
+        self._admission = admission
         self._told = told
         self.engine = context.engine
-        self._kept: dict[str, tuple[Lease, asyncio.TimerHandle]] = {}
+        self._kept: dict[str, _Kept] = {}
 
     async def reserve(self, request: ReserveRequest) -> Reservation:
         """See Slots."""
@@ -142,9 +160,15 @@ class RunnerSlots:
         lease = self._pools.reserve(wanted)
         if lease is None:
             raise errors.Unavailable("no slot is ready", reason=NO_CAPACITY)
+        kept = _Kept(lease)
+        try:
+            await self._admission.hold(wanted.spec(), kept.room)
+        except BaseException:
+            self._pools.release(lease, gone=False)
+            raise
         uid = lease.slot.uid
-        timer = asyncio.get_running_loop().call_later(request.seconds, self._let_go, uid)
-        self._kept[uid] = lease, timer
+        kept.timer = asyncio.get_running_loop().call_later(request.seconds, self._let_go, uid)
+        self._kept[uid] = kept
         return Reservation(slot=uid)
 
     async def release(self, reservation: Reservation) -> None:
@@ -152,21 +176,23 @@ class RunnerSlots:
         self._let_go(reservation.slot)
 
     def _let_go(self, slot: str) -> None:
-        lease = self._taken(slot)
-        if lease is not None:
-            self._pools.release(lease, gone=False)
+        kept = self._taken(slot)
+        if kept is not None:
+            self._admission.let_go(kept.room)
+            self._pools.release(kept.lease, gone=False)
 
-    def _taken(self, slot: str) -> Lease | None:
-        lease, timer = self._kept.pop(slot, (None, None))
-        if timer is not None:
-            timer.cancel()
-        return lease
+    def _taken(self, slot: str) -> _Kept | None:
+        kept = self._kept.pop(slot, None)
+        if kept is not None and kept.timer is not None:
+            kept.timer.cancel()
+        return kept
 
     async def assign(self, reservation: Reservation, wanted: DispatchWanted) -> RunnerSlot:
         """See Slots."""
-        lease = self._taken(reservation.slot)
-        if lease is None:
+        kept = self._taken(reservation.slot)
+        if kept is None:
             raise errors.Unavailable("the reservation ran out", reason=NO_CAPACITY)
+        lease = kept.lease
         try:
             record = await self._assigner.take(self._new(wanted, lease), lease)
         except errors.Conflict as error:
@@ -175,6 +201,8 @@ class RunnerSlots:
             raise
         except errors.Unavailable as error:
             raise errors.Unconfirmed(f"the run could not be recorded: {error.message}") from error
+        finally:
+            self._admission.let_go(kept.room)
         self._told(record)
         return RunnerSlot(record, self, lease)
 

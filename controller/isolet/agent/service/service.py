@@ -97,7 +97,9 @@ class Service(ProcessDoor, CheckpointDoor):
         self._checkpointer = CheckpointDriver(context, self._turns, self._touch)
         self._own = SandboxDriver(context, self._facts, self._effects, self._pools, self._turns)
         self._slots = SlotDriver(context, self._facts, self._effects, self._pools)
-        runners = RunnerSlots(context, book, self._pools, self._assigner, self._told)
+        runners = RunnerSlots(
+            context, book, self._pools, self._assigner, self._admission, self._told
+        )
         self.runs = RunDriver(context, runners, self._own)
         self._checkpoints = Checkpoints(context, self._admission, self._told)
         super().__init__(

@@ -9,10 +9,13 @@ import pytest
 from isolet.agent import deadlines
 from isolet.agent.deadline_book import DeadlineBook
 from isolet.agent.service import pool_records
+from isolet.agent.service.admission import Admission
 from isolet.agent.service.assign import Assigner
 from isolet.agent.service.dispatches import RunnerSlot, RunnerSlots
 from isolet.agent.service.due import deadline_entry
+from isolet.agent.service.node import allocated
 from isolet.agent.service.pools import Lease
+from isolet.agent.service.qualify import Qualification
 from isolet.agent.workspace import script
 from isolet.base import errors, names
 from isolet.plan import dispatch_budget
@@ -25,6 +28,7 @@ from tests.fakes.store import MemoryStore
 
 BUDGETS = Budgets(execution_seconds=7200)
 DOCUMENT = b'{"run_id":"run-1"}'
+QUALIFIED = Qualification(conditions=(), runtimes=("runsc",), media=("Memory", "Disk"))
 BEGAN, TAKEN = 1000.0, 1500.0
 """When the slot ran, and when a run was given it."""
 
@@ -62,6 +66,8 @@ class World:
         self.store = MemoryStore()
         self.input = Input(self.file)
         self.told: list[SandboxRecord] = []
+        self.capacity = allocated([a_record("one")])
+        self.released = 0
         moment = Moment(wall=NOON, boottime=TAKEN, boot_id="boot")
         self.context: Any = SimpleNamespace(
             store=self.store,
@@ -70,6 +76,7 @@ class World:
             installation="here",
             key=b"key",
             engine=None,
+            policy=SimpleNamespace(capacity_amounts=lambda: self.capacity),
         )
 
     async def open(self) -> RunnerSlots:
@@ -85,12 +92,20 @@ class World:
             wanted=PoolsWanted(pools=(pool(),)),
             reserve=lambda _: Lease(self.slot, cast(Any, self.input)),
             given=lambda *_: None,
-            release=lambda *_, **__: None,
+            release=lambda *_, **__: self.count(),
         )
         assigner = Assigner(
             self.context, self.book, cast(Any, None), cast(Any, pools), cast(Any, None)
         )
-        return RunnerSlots(self.context, self.book, cast(Any, pools), assigner, self.told.append)
+        node: Any = SimpleNamespace(qualification=QUALIFIED)
+        admission = Admission(self.context, node)
+        return RunnerSlots(
+            self.context, self.book, cast(Any, pools), assigner, admission, self.told.append
+        )
+
+    def count(self) -> None:
+        """A slot went back."""
+        self.released += 1
 
     async def taken(self) -> RunnerSlot:
         """The slot is a run's."""
@@ -146,3 +161,47 @@ async def test_an_ended_run_leaves_no_deadline(world: World, delivered: bool) ->
     await slot.conclude(Outcome(succeeded=True, reason="Succeeded", message=""))
     assert deadlines.read(world.file).entries == ()
     assert world.told[-1].step is Step.ENDED
+
+
+ASK = ReserveRequest(class_name="runner")
+
+
+async def test_a_reserved_slot_has_the_room_that_work_will_hold(world: World) -> None:
+    slots = await world.open()
+    kept = await slots.reserve(ASK)
+    with pytest.raises(errors.Unavailable) as found:
+        await slots.reserve(ASK)
+    assert (found.value.reason, world.released) == ("NodeFull", 1)
+    await slots.release(kept)
+    await slots.release(kept)
+    assert world.released == 2
+    assert await slots.reserve(ASK) == kept
+
+
+async def test_work_that_came_meanwhile_leaves_no_room_for_a_run(world: World) -> None:
+    slots = await world.open()
+    await world.store.add(a_record("work"))
+    with pytest.raises(errors.Unavailable) as found:
+        await slots.reserve(ASK)
+    assert (found.value.reason, world.released) == ("NodeFull", 1)
+
+
+async def test_a_run_holds_its_room_itself(world: World) -> None:
+    slot = await world.taken()
+    assert not slot._owner._admission._coming
+    with pytest.raises(errors.Unavailable):
+        await slot._owner.reserve(ASK)
+    await slot.conclude(Outcome(succeeded=True, reason="Succeeded", message=""))
+    ended = await world.store.get("run-1")
+    assert ended is not None
+    await world.store.update(ended.with_(nothing_left=True))
+    assert await slot._owner.reserve(ASK)
+
+
+async def test_a_slot_of_a_runtime_that_failed_is_not_given(world: World) -> None:
+    slots = await world.open()
+    node: Any = SimpleNamespace(qualification=Qualification(conditions=()))
+    slots._admission._node = node
+    with pytest.raises(errors.Unavailable) as found:
+        await slots.reserve(ASK)
+    assert (found.value.reason, world.released) == ("RuntimeUnqualified", 1)

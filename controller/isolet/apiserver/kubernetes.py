@@ -137,10 +137,12 @@ class KubernetesDispatcher:
                 return await self._cancel_ahead(run_id, name)
             except errors.Conflict:
                 found = await self._cluster.get(EXECUTIONS, self._target.namespace, name)
-        run = self._run(run_id, found)
-        if run is None or _has_ended(found):
+        if _has_ended(found):
             return Cancelled(confirmed=True)
         try:
+            run = self._run(run_id, found)
+            if run is None:
+                return Cancelled(confirmed=True)
             answer = await run.agent.cancel(run.uid)
         except errors.Unavailable:
             await self._ask_for_the_end(name)

@@ -303,6 +303,18 @@ async def test_an_agent_that_is_away_leaves_a_cancellation_to_the_operator(
     assert found["spec"]["desiredState"] == "Terminated"
 
 
+async def test_a_node_that_is_gone_leaves_a_cancellation_to_the_operator(
+    cluster: InACluster,
+) -> None:
+    await admitted(cluster)
+    for name in cluster.slots:
+        cluster.cluster.vanish(NODES, "", name)
+    await cluster.dispatcher._refreshed()
+    assert not (await cluster.dispatcher.cancel("run")).confirmed
+    found = cluster.cluster.objects["Execution", "runs", object_name("run")]
+    assert found["spec"]["desiredState"] == "Terminated"
+
+
 async def _away(_uid: str):
     raise errors.Unavailable("no answer")
 

@@ -22,7 +22,7 @@ LONGEST_BACKOFF_SECONDS = 60.0
 """How long no slot is made after one that did not become ready, twice as long each time."""
 
 READY_SECONDS = 120.0
-"""How long a slot may take to become ready."""
+"""How long a slot may take to run. Its runner, if it has one, has a startup budget besides."""
 
 LOOK_SECONDS = 30.0
 
@@ -45,7 +45,7 @@ class Slot:
     life: SlotLife
     made_at: float = 0.0
     ready_since: float | None = None
-    """On the boot-time clock; set exactly when it is ready."""
+    """Since when it runs, on the boot-time clock; set exactly when it is ready."""
     reserved: bool = False
     """Somebody is about to be given it."""
     amounts: Amounts = Amounts()
@@ -169,11 +169,20 @@ def demand(wanted: PoolWanted) -> Amounts:
 
 def _is_old(wanted: PoolWanted, slot: Slot, now: float) -> bool:
     since = slot.ready_since
-    return since is not None and now - since >= wanted.idle_timeout_seconds
+    return since is not None and now - since >= _idle_seconds(wanted)
 
 
-def _is_late(slot: Slot, now: float) -> bool:
-    return slot.life is SlotLife.CREATING and now - slot.made_at >= READY_SECONDS
+def _is_late(wanted: PoolWanted, slot: Slot, now: float) -> bool:
+    return slot.life is SlotLife.CREATING and now - slot.made_at >= _ready_seconds(wanted)
+
+
+def _idle_seconds(wanted: PoolWanted) -> int:
+    """How old a slot may become: its age counts from when it ran, not from when it was ready."""
+    return wanted.startup_seconds + wanted.idle_timeout_seconds
+
+
+def _ready_seconds(wanted: PoolWanted) -> float:
+    return READY_SECONDS + wanted.startup_seconds
 
 
 def _retired(
@@ -186,7 +195,7 @@ def _retired(
         mine = [slot for slot in idle if slot.pool == digest]
         old = [slot for slot in mine if _is_old(pool.wanted, slot, now)]
         found |= {slot.uid: "unused for too long" for slot in old}
-        late = [slot for slot in mine if _is_late(slot, now)]
+        late = [slot for slot in mine if _is_late(pool.wanted, slot, now)]
         found |= {slot.uid: "not ready in time" for slot in late}
         fresh = sorted((s for s in mine if s.uid not in found), key=_youth)
         surplus = len(fresh) - target(pool, now)
@@ -257,11 +266,13 @@ def _is_short(room: Amounts) -> bool:
 def _next_look(pools: dict[str, Pool], kept: Sequence[Slot], now: float) -> float:
     looks = [LOOK_SECONDS]
     for slot in kept:
+        if slot.pool not in pools:
+            continue
+        wanted = pools[slot.pool].wanted
         if slot.life is SlotLife.CREATING:
-            looks.append(slot.made_at + READY_SECONDS - now)
-        if slot.ready_since is not None and slot.pool in pools:
-            timeout = pools[slot.pool].wanted.idle_timeout_seconds
-            looks.append(slot.ready_since + timeout - now)
+            looks.append(slot.made_at + _ready_seconds(wanted) - now)
+        if slot.ready_since is not None:
+            looks.append(slot.ready_since + _idle_seconds(wanted) - now)
     for pool in pools.values():
         looks.append(_backoff_left(pool, now) or LOOK_SECONDS)
         if pool.wanted.minimum != pool.wanted.maximum:

@@ -70,6 +70,11 @@ class PoolWanted(Wire):
     """What its slots run, waiting for a document; they serve dispatches and nothing else. Absent:
     they wait for any command."""
 
+    @property
+    def startup_seconds(self) -> int:
+        """How long the runner in a slot may take to say that it is ready; 0 without one."""
+        return self.runner.budgets.startup_seconds if self.runner is not None else 0
+
     def digest(self) -> str:
         """What its slots are labelled with: class, generation and every bound, not its size."""
         sizes = {"minimum", "maximum", "create_concurrency", "idle_timeout_seconds", "when_empty"}

@@ -6,8 +6,10 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
+from isolet.agent.service import pool_records
 from isolet.plan import pool
 from isolet.plan.pool import Make, Pool, Retire, Slot, SlotLife
+from isolet.wire.dispatch import Budgets, RunnerContract
 from isolet.wire.execution import ExecutionSpec, Medium, Workspace
 from isolet.wire.node import Amounts
 from isolet.wire.pool import PoolWanted
@@ -114,6 +116,29 @@ def test_what_is_too_old_is_passed_over_wherever_it_stands() -> None:
     for slots in ([old, fresh], [fresh, old]):
         assert pool.choose(wish, slots, 1000.0) == fresh
     assert pool.choose(wish, [old], 1000.0) is None
+
+
+def test_a_runner_has_its_startup_budget_before_it_is_late_or_old() -> None:
+    budgets = Budgets(startup_seconds=300)
+    runner = RunnerContract(command=("/app/runtime",), budgets=budgets)
+    wish = a_wish(1, idle_timeout_seconds=10, runner=runner)
+    mine = {"pool": wish.digest(), "made_at": 1000.0}
+    coming = a_slot("a", CREATING, **mine)
+    waits = a_slot("b", **mine, ready_since=1000.0)
+    late, old = 1000.0 + pool.READY_SECONDS + 300, 1310.0
+    assert decided([coming], wish, now=late - 1) == []
+    assert decided([coming], wish, now=late) == ["-a"]
+    assert decided([waits], wish, now=old - 1) == []
+    assert decided([waits], wish, now=old) == ["-b"]
+    assert pool.choose(wish, [waits], old - 1) == waits
+    assert pool.choose(wish, [waits], old) is None
+    assert pool_records.unused_life(wish) > max(late, old) - 1000.0
+
+
+def test_one_before_whom_others_are_served_gets_what_is_left() -> None:
+    slots = [a_slot("a", ready_since=990.0), a_slot("b")]
+    found = [pool.choose(a_wish(), slots, 1000.0, ahead=ahead) for ahead in range(3)]
+    assert found == [slots[0], slots[0], None]
 
 
 def test_only_what_waits_is_given() -> None:

@@ -53,7 +53,7 @@ class PoolSeen:
 
 def unused_life(wanted: PoolWanted) -> int:
     """Seconds after which the watchdog ends a slot that nobody was given."""
-    return wanted.idle_timeout_seconds + LATE_SECONDS
+    return wanted.startup_seconds + wanted.idle_timeout_seconds + LATE_SECONDS
 
 
 def longest_life(wanted: PoolWanted) -> int:

@@ -173,8 +173,12 @@ class Run:
             self._reschedule()
             async for chunk in self._slot.output(self._spool.size()):
                 self._take(chunk)
-            self._decoder.finish()
-            return await self._slot.exit()
+            ended = await self._slot.exit()
+            if (
+                not ended.output_lost
+            ):  # Otherwise a line that was cut off is no lie of the runner's.
+                self._decoder.finish()
+            return ended
 
     async def _hand_over(self) -> None:
         """At most once: what was begun to be sent is not at hand any more."""

@@ -18,6 +18,7 @@ from isolet.agent.service.admission import Admission
 from isolet.agent.service.assign import SLOT_TAKEN, Assigner
 from isolet.agent.service.context import Context
 from isolet.agent.service.due import deadline_entry
+from isolet.agent.service.facts import Facts
 from isolet.agent.service.pools import Lease, Pools
 from isolet.agent.service.worker import Driver
 from isolet.agent.workspace import script
@@ -95,7 +96,8 @@ class RunnerSlot:
             except errors.NotFound:
                 return Exit(code=None)
             if seen.status not in _ALIVE:
-                return Exit(code=seen.exit_code, oom_killed=seen.oom_killed)
+                lost = self._owner.facts.ended_unseen(seen)
+                return Exit(code=seen.exit_code, oom_killed=seen.oom_killed, output_lost=lost)
             await asyncio.sleep(_LOOK_SECONDS)
 
     async def destroy(self) -> None:
@@ -141,6 +143,7 @@ class RunnerSlots:
         pools: Pools,
         assigner: Assigner,
         admission: Admission,
+        facts: Facts,
         told: Told,
     ) -> None:
         self._context = context
@@ -149,6 +152,7 @@ class RunnerSlots:
         self._assigner = assigner
         self._admission = admission
         self._told = told
+        self.facts = facts
         self.engine = context.engine
         self._kept: dict[str, _Kept] = {}
 

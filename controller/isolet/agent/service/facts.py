@@ -167,14 +167,14 @@ class Facts:
             return
         follower = self._follower(record)
         if life is Life.EXITED:
-            await follower.finish(container.id, lost=self._ended_while_engine_down(container))
+            await follower.finish(container.id, lost=self.ended_unseen(container))
         else:
             follower.ensure(container.id)
         if follower.control is not None:
             self._inputs.forget(record.uid)
 
-    def _ended_while_engine_down(self, container: Container) -> bool:
-        """Whether it ended before the engine that we talk to came up."""
+    def ended_unseen(self, container: Container) -> bool:
+        """Whether it ended before the engine that we talk to came up, which lost its last words."""
         up_since = self._events.engine_started_boottime
         if up_since is None or container.finished_at is None:
             return False

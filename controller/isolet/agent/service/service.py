@@ -98,7 +98,7 @@ class Service(ProcessDoor, CheckpointDoor):
         self._own = SandboxDriver(context, self._facts, self._effects, self._pools, self._turns)
         self._slots = SlotDriver(context, self._facts, self._effects, self._pools)
         runners = RunnerSlots(
-            context, book, self._pools, self._assigner, self._admission, self._told
+            context, book, self._pools, self._assigner, self._admission, self._facts, self._told
         )
         self.runs = RunDriver(context, runners, self._own)
         self._checkpoints = Checkpoints(context, self._admission, self._told)

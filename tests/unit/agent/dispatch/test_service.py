@@ -400,6 +400,16 @@ async def test_an_output_that_cannot_be_read_is_read_again_from_there(node: Node
     assert [line.event.sequence for line in seen if line.event] == [1, 2]
 
 
+async def test_what_the_engine_lost_is_not_held_against_the_runner(node: Node) -> None:
+    slot = await node.begin()
+    slot.writes(PROGRESS + DONE[:-9])
+    slot.ends(0, output_lost=True)
+    outcome = await node.outcome()
+    assert outcome.reason == reasons.RESULT_MISSING
+    assert "some of its output was lost" in outcome.message
+    assert [line.event.sequence for line in await node.lines() if line.event] == [1]
+
+
 async def test_the_document_is_kept_nowhere(node: Node) -> None:
     await node.begin()
     await asyncio.sleep(0)

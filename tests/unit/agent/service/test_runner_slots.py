@@ -8,6 +8,7 @@ import pytest
 
 from isolet.agent import deadlines
 from isolet.agent.deadline_book import DeadlineBook
+from isolet.agent.engine.base import Status
 from isolet.agent.service import pool_records
 from isolet.agent.service.admission import Admission
 from isolet.agent.service.assign import Assigner
@@ -19,6 +20,7 @@ from isolet.agent.service.qualify import Qualification
 from isolet.agent.workspace import script
 from isolet.base import errors, names
 from isolet.plan import dispatch_budget
+from isolet.plan.dispatch_outcome import Exit
 from isolet.plan.sandbox_model import Moment, SandboxRecord
 from isolet.wire.dispatch import Budgets, DispatchWanted, Mode, ReserveRequest, RunnerContract
 from isolet.wire.execution import Outcome, Step
@@ -68,6 +70,7 @@ class World:
         self.told: list[SandboxRecord] = []
         self.capacity = allocated([a_record("one")])
         self.released = 0
+        self.unseen = False
         moment = Moment(wall=NOON, boottime=TAKEN, boot_id="boot")
         self.context: Any = SimpleNamespace(
             store=self.store,
@@ -75,7 +78,7 @@ class World:
             clock=SimpleNamespace(now=lambda: NOON),
             installation="here",
             key=b"key",
-            engine=None,
+            engine=SimpleNamespace(inspect=self.inspect),
             policy=SimpleNamespace(capacity_amounts=lambda: self.capacity),
         )
 
@@ -100,8 +103,18 @@ class World:
         node: Any = SimpleNamespace(qualification=QUALIFIED)
         admission = Admission(self.context, node)
         return RunnerSlots(
-            self.context, self.book, cast(Any, pools), assigner, admission, self.told.append
+            self.context,
+            self.book,
+            cast(Any, pools),
+            assigner,
+            admission,
+            cast(Any, SimpleNamespace(ended_unseen=lambda _: self.unseen)),
+            self.told.append,
         )
+
+    async def inspect(self, _container: str) -> Any:
+        """It has ended."""
+        return SimpleNamespace(status=Status.EXITED, exit_code=0, oom_killed=False)
 
     def count(self) -> None:
         """A slot went back."""
@@ -161,6 +174,15 @@ async def test_an_ended_run_leaves_no_deadline(world: World, delivered: bool) ->
     await slot.conclude(Outcome(succeeded=True, reason="Succeeded", message=""))
     assert deadlines.read(world.file).entries == ()
     assert world.told[-1].step is Step.ENDED
+
+
+@pytest.mark.parametrize("unseen", [True, False])
+async def test_an_end_that_the_engine_did_not_see_has_lost_output(
+    world: World, unseen: bool
+) -> None:
+    slot = await world.taken()
+    world.unseen = unseen
+    assert await slot.exit() == Exit(code=0, output_lost=unseen)
 
 
 ASK = ReserveRequest(class_name="runner")

@@ -96,8 +96,12 @@ class RunnerSlot:
             except errors.NotFound:
                 return Exit(code=None)
             if seen.status not in _ALIVE:
-                lost = self._owner.facts.ended_unseen(seen)
-                return Exit(code=seen.exit_code, oom_killed=seen.oom_killed, output_lost=lost)
+                facts = self._owner.facts
+                return Exit(
+                    code=seen.exit_code,
+                    oom_killed=facts.oom(seen) is not None,
+                    output_lost=facts.ended_unseen(seen),
+                )
             await asyncio.sleep(_LOOK_SECONDS)
 
     async def destroy(self) -> None:

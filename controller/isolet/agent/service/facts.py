@@ -144,12 +144,13 @@ class Facts:
             ours=self.is_ours(container, record),
             life=_LIFE[container.status],
             exit_code=container.exit_code,
-            oom=self._oom(container),
+            oom=self.oom(container),
             started_at=container.started_at,
             finished_at=container.finished_at,
         )
 
-    def _oom(self, container: Container) -> OOMSeen | None:
+    def oom(self, container: Container) -> OOMSeen | None:
+        """What was seen of memory running out; the engine's flag or its event may be missing."""
         heard = self._events.saw_oom(container.id)
         if not container.oom_killed and not heard:
             return None

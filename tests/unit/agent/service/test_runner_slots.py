@@ -23,7 +23,7 @@ from isolet.plan import dispatch_budget
 from isolet.plan.dispatch_outcome import Exit
 from isolet.plan.sandbox_model import Moment, SandboxRecord
 from isolet.wire.dispatch import Budgets, DispatchWanted, Mode, ReserveRequest, RunnerContract
-from isolet.wire.execution import Outcome, Step
+from isolet.wire.execution import OOMSeen, Outcome, Step
 from isolet.wire.pool import PoolsWanted, PoolWanted
 from tests.contract.store.records import NOON, a_record
 from tests.fakes.store import MemoryStore
@@ -71,6 +71,7 @@ class World:
         self.capacity = allocated([a_record("one")])
         self.released = 0
         self.unseen = False
+        self.oom: OOMSeen | None = None
         moment = Moment(wall=NOON, boottime=TAKEN, boot_id="boot")
         self.context: Any = SimpleNamespace(
             store=self.store,
@@ -108,7 +109,10 @@ class World:
             cast(Any, pools),
             assigner,
             admission,
-            cast(Any, SimpleNamespace(ended_unseen=lambda _: self.unseen)),
+            cast(
+                Any,
+                SimpleNamespace(ended_unseen=lambda _: self.unseen, oom=lambda _: self.oom),
+            ),
             self.told.append,
         )
 
@@ -177,12 +181,13 @@ async def test_an_ended_run_leaves_no_deadline(world: World, delivered: bool) ->
 
 
 @pytest.mark.parametrize("unseen", [True, False])
-async def test_an_end_that_the_engine_did_not_see_has_lost_output(
-    world: World, unseen: bool
+@pytest.mark.parametrize("oom", [None, OOMSeen(engine_flag=False, engine_event=True)])
+async def test_how_it_ended_is_told_by_all_that_was_seen(
+    world: World, unseen: bool, oom: OOMSeen | None
 ) -> None:
     slot = await world.taken()
-    world.unseen = unseen
-    assert await slot.exit() == Exit(code=0, output_lost=unseen)
+    world.unseen, world.oom = unseen, oom
+    assert await slot.exit() == Exit(code=0, oom_killed=oom is not None, output_lost=unseen)
 
 
 ASK = ReserveRequest(class_name="runner")

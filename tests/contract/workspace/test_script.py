@@ -317,6 +317,20 @@ def test_a_session_sleeps(shell: list[str], tmp_path: Path) -> None:
     process.communicate(timeout=30)
 
 
+def test_one_that_is_told_to_wait_begins_once_its_file_is_there(
+    shell: list[str], tmp_path: Path
+) -> None:
+    go, file = tmp_path / "go", tmp_path / "launch"
+    built = script.build(script.Launch(argv=("/bin/true",), cwd="/", nonce=NONCE, wait="go"))
+    file.write_bytes(built.replace(b"/.isolet/go", str(go).encode()))
+    process = subprocess.Popen([*shell, str(file)], stdout=subprocess.PIPE)
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.communicate(timeout=0.3)
+    go.touch()
+    out, _ = process.communicate(timeout=60)
+    assert (out, process.returncode) == (f"{NONCE} started\n".encode(), 0)
+
+
 # Run as PID 1 of a namespace: starts the script, looks who its children are, waits past the guard.
 PROBE = """
 import os, subprocess, sys, time

@@ -67,7 +67,7 @@ isolet_fail() { echo '%(nonce)s start-failed' "$1"; exit "$2"; }
 
 # A slot's own script. Nothing but these lines runs before the tenant's: it says that it waits, and
 # that is the only thing on its stdout; its input carries one line, which only says when.
-_WAIT = b"""\
+_LINE = b"""\
 echo '%(nonce)s started'
 read -r isolet_line || exit 0
 unset isolet_line
@@ -195,7 +195,7 @@ def wait(nonce: str, guard_seconds: int, script: str) -> bytes:
         Invalid: see `validate`.
     """
     validate(Launch(argv=("sh",), nonce=nonce, guard_seconds=guard_seconds))
-    return _GUARD % guard_seconds + _WAIT % {b"nonce": nonce.encode(), b"script": _place(script)}
+    return _GUARD % guard_seconds + _LINE % {b"nonce": nonce.encode(), b"script": _place(script)}
 
 
 def sized(document: bytes) -> bytes:

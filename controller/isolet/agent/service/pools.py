@@ -191,7 +191,9 @@ class Pools:
         self._ensure(uid)
 
     async def _retire(self, uid: str, why: str) -> None:
-        """Have an unused slot removed; whoever was given it meanwhile keeps it."""
+        """Have an unused slot removed; whoever is about to be given it keeps it."""
+        if self._is_leased(uid):
+            return
         self._withdraw(uid)
         self._settled.add(uid)
         store = self._context.store
@@ -273,13 +275,20 @@ class Pools:
             self._withdraw(uid)
             self._look.set()
 
+    def _is_leased(self, uid: str) -> bool:
+        """Whether somebody may be writing to its input: that one gives it back, by `given`."""
+        ready = self._ready.get(uid)
+        return ready is not None and ready.reserved
+
     def _forget_strangers(self, slots: set[str]) -> None:
         for uid in set(self._attending) - slots:
-            self._withdraw(uid)
+            if not self._is_leased(uid):
+                self._withdraw(uid)
 
     def gone(self, uid: str) -> None:
         """The slot's record is gone: removed, or given away."""
-        self._withdraw(uid)
+        if not self._is_leased(uid):
+            self._withdraw(uid)
         _, digest = self._born.pop(uid, (0.0, ""))
         seen, settled = self._seen.get(digest), uid in self._settled
         self._settled.discard(uid)

@@ -98,6 +98,9 @@ class FakeSlots:
         """Of every run that ever was here."""
         self.fenced: set[str] = set()
         self.unwritable: list[Exception] = []
+        self.doubtful: list[Exception] = []
+        """What whoever assigns is told, though the slot is the run's."""
+        self.unreadable: list[Exception] = []
         self.answering: asyncio.Event | None = None
         """What is assigned stays unanswered until it is set."""
         self.prepare = lambda slot: None
@@ -128,9 +131,13 @@ class FakeSlots:
         self.prepare(slot)
         if self.answering is not None:
             await self.answering.wait()
+        if self.doubtful:
+            raise self.doubtful.pop(0)
         return slot
 
     async def adopt(self):
+        if self.unreadable:
+            raise self.unreadable.pop(0)
         return list(self.assigned.values())
 
     async def fence(self, uid: str) -> None:

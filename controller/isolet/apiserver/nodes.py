@@ -7,10 +7,15 @@ ask first. Whether there is a slot is what the agent answers.
 from collections import Counter
 from dataclasses import dataclass
 
+import pydantic
+
 from isolet.api import conditions as cond
 from isolet.api.conditions import Status
 from isolet.api.executionnode import ExecutionNode
-from isolet.operator.kube import NODES, Cluster, ListOptions
+from isolet.base import log
+from isolet.operator.kube import NODES, Cluster, ListOptions, Object
+
+_log = log.get("apiserver")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,19 +71,29 @@ class Nodes:
 
 
 async def read(cluster: Cluster, class_name: str) -> tuple[Node, ...]:
-    """Every node, in the order of their names.
+    """Every node that can be read, in the order of their names.
+
+    One whose object is none of this version's is passed over: it closes itself and no other.
 
     Raises:
         Unavailable: the API server does not answer.
-        pydantic.ValidationError: an object is none of this version's.
     """
     found, token = [], None
     while True:
         page = await cluster.list(NODES, ListOptions(token=token))
-        found += [_node(ExecutionNode.model_validate(item), class_name) for item in page.items]
+        found += [node for item in page.items if (node := _read(item, class_name)) is not None]
         token = page.token
         if token is None:
             return tuple(sorted(found, key=lambda node: node.name))
+
+
+def _read(item: Object, class_name: str) -> Node | None:
+    try:
+        return _node(ExecutionNode.model_validate(item), class_name)
+    except pydantic.ValidationError as error:
+        name = item.get("metadata", {}).get("name")
+        _log.warning("a node cannot be read", extra={"node": name, "errors": error.error_count()})
+        return None
 
 
 def _node(node: ExecutionNode, class_name: str) -> Node:

@@ -76,8 +76,12 @@ class PoolWanted(Wire):
         return self.runner.budgets.startup_seconds if self.runner is not None else 0
 
     def digest(self) -> str:
-        """What its slots are labelled with: class, generation and every bound, not its size."""
-        sizes = {"minimum", "maximum", "create_concurrency", "idle_timeout_seconds", "when_empty"}
+        """What its slots are labelled with: class, generation and every bound, not its size.
+
+        The idle timeout is one of the bounds: a slot is made with the longest life that follows
+        from it, and kept longer it would end before what it is given to may.
+        """
+        sizes = {"minimum", "maximum", "create_concurrency", "when_empty"}
         return names.digest(names.canonical_json(self.model_dump(mode="json", exclude=sizes)))
 
     def serves(self, class_name: str, spec: ExecutionSpec) -> bool:

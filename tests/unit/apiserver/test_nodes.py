@@ -83,3 +83,11 @@ async def test_what_is_read_of_an_object() -> None:
         "off": (False, 0),
     }
     assert found[-1] == Node("warm", "https://10.0.0.1:7443", ready=3)
+
+
+async def test_one_that_cannot_be_read_closes_no_other() -> None:
+    cluster = FakeCluster()
+    cluster.seed(NODES, a_node("good"))
+    cluster.seed(NODES, {**a_node("new"), "status": {"pools": "of a later version"}})
+    cluster.seed(NODES, {**a_node("newer"), "spec": {"endpoint": {"of": "another form"}}})
+    assert [node.name for node in await nodes.read(cluster, "fast")] == ["good"]

@@ -12,7 +12,7 @@ from isolet.plan.pool import Make, Pool, Retire, Slot, SlotLife
 from isolet.wire.dispatch import Budgets, RunnerContract
 from isolet.wire.execution import ExecutionSpec, Medium, Workspace
 from isolet.wire.node import Amounts
-from isolet.wire.pool import PoolWanted
+from isolet.wire.pool import PoolWanted, WhenEmpty
 from unit.plan.worlds import RESOURCES
 
 PLENTY = Amounts(cpu_millis=64_000, memory_bytes=64 << 30, disk_bytes=1 << 40, executions=100)
@@ -112,7 +112,8 @@ def test_table(slots: list[Slot], more: dict[str, object], expected: list[str]) 
 
 def test_what_is_too_old_is_passed_over_wherever_it_stands() -> None:
     wish = a_wish(idle_timeout_seconds=10)
-    old, fresh = a_slot("a", ready_since=980.0), a_slot("b", ready_since=995.0)
+    mine = {"pool": wish.digest()}
+    old, fresh = a_slot("a", **mine, ready_since=980.0), a_slot("b", **mine, ready_since=995.0)
     for slots in ([old, fresh], [fresh, old]):
         assert pool.choose(wish, slots, 1000.0) == fresh
     assert pool.choose(wish, [old], 1000.0) is None
@@ -178,7 +179,8 @@ def test_a_pool_serves_exactly_what_it_is_made_for() -> None:
 
 def test_sizes_are_not_part_of_what_a_slot_is() -> None:
     digest = a_wish().digest()
-    assert a_wish(7, idle_timeout_seconds=10, create_concurrency=1).digest() == digest
+    assert a_wish(7, create_concurrency=1, when_empty=WhenEmpty.REFUSE).digest() == digest
+    assert a_wish(idle_timeout_seconds=10).digest() != digest
     assert a_wish(generation=2).digest() != digest
     assert a_wish(class_uid="d").digest() != digest
     assert a_wish(resources=RESOURCES.model_copy(update={"pids": 65})).digest() != digest

@@ -111,7 +111,11 @@ class DispatchService:
             await self._slots.release(reservation)
             return known
         reach(DispatchStep.ASSIGN_BEFORE)
-        slot = await self._slots.assign(reservation, wanted)
+        try:
+            slot = await self._slots.assign(reservation, wanted)
+        except errors.Unconfirmed:
+            self._keep(wanted.uid, self._find_out(wanted.uid))
+            raise
         reach(DispatchStep.ASSIGN_AFTER)
         spool = self._spools.of(wanted.uid)
         begun = Begun(
@@ -245,17 +249,20 @@ class DispatchService:
 
     def _settle(self, slot: Slot, outcome: Outcome) -> None:
         """Have a slot destroyed and its run concluded, however long that takes."""
+        self._keep(slot.uid, _settled(slot, outcome))
 
-        async def settle() -> None:
-            async for _ in again():
-                try:
-                    await slot.destroy()
-                    await slot.conclude(outcome)
-                    return
-                except (errors.IsoletError, OSError) as error:
-                    _log.warning("a slot is not gone yet", extra={"why": type(error).__name__})
-
-        self._keep(slot.uid, settle())
+    async def _find_out(self, uid: str) -> None:
+        """Settle a run of which nobody could say whether a slot was assigned to it, if one was."""
+        async for _ in again():
+            try:
+                found = await self._slots.adopt()
+            except errors.IsoletError as error:
+                _log.warning("a run is in doubt", extra={"uid": uid, "why": error.reason})
+                continue
+            for slot in found:
+                if slot.uid == uid:
+                    await _settled(slot, _unfollowed(None))
+            return
 
 
 class _Reader:
@@ -285,6 +292,16 @@ class _Reader:
                     event = json.loads(line)
                     kind = event["event_type"]
                     yield DispatchEvent(sequence=self._sequence, type=kind, event=event)
+
+
+async def _settled(slot: Slot, outcome: Outcome) -> None:
+    async for _ in again():
+        try:
+            await slot.destroy()
+            await slot.conclude(outcome)
+            return
+        except (errors.IsoletError, OSError) as error:
+            _log.warning("a slot is not gone yet", extra={"why": type(error).__name__})
 
 
 def _unfollowed(begun: Begun | None) -> Outcome:

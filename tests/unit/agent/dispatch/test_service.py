@@ -14,6 +14,7 @@ from isolet.base.clock import FixedClock
 from isolet.plan import reasons
 from isolet.wire.dispatch import (
     Budgets,
+    CancelAnswer,
     DispatchLine,
     DispatchWanted,
     Mode,
@@ -311,6 +312,32 @@ async def test_a_cancellation_that_meets_the_assignment_ends_the_run(node: Node)
     assert answer.dispatch.outcome.reason == reasons.CANCELLED
     assert slot.destroyed
     assert node.slots.fenced == set()
+
+
+async def test_a_run_that_was_recorded_though_nobody_was_told_is_settled(node: Node) -> None:
+    """Its document is not handed over any more: whoever wanted it was told that it is in doubt."""
+    node.slots.doubtful = [errors.Unconfirmed("the disk did not say")]
+    node.slots.unreadable = [errors.Unavailable("nor does it now")]
+    with pytest.raises(errors.Unconfirmed):
+        await node.begin()
+    assert await node.service.cancel("u1") == CancelAnswer(known=True)
+    slot = node.slots.seen["u1"]
+    async with asyncio.timeout(60):
+        while not slot.concluded:
+            await asyncio.sleep(0.01)
+    assert [outcome.reason for outcome in slot.concluded] == [reasons.START_UNCONFIRMED]
+    assert (slot.destroyed, bytes(slot.stdin)) == (1, b"")
+
+
+async def test_a_run_in_doubt_that_was_not_recorded_leaves_nothing(node: Node) -> None:
+    node.slots.prepare = lambda slot: node.slots.assigned.clear()
+    node.slots.doubtful = [errors.Unconfirmed("the disk did not say")]
+    with pytest.raises(errors.Unconfirmed):
+        await node.begin()
+    async with asyncio.timeout(60):
+        while (await node.service.cancel("u1")).known:
+            await asyncio.sleep(0)
+    assert not node.slots.seen["u1"].destroyed
 
 
 async def test_a_run_that_was_cancelled_ahead_is_not_begun(node: Node) -> None:

@@ -232,3 +232,18 @@ async def test_a_slot_of_a_runtime_that_failed_is_not_given(world: World) -> Non
     with pytest.raises(errors.Unavailable) as found:
         await slots.reserve(ASK)
     assert (found.value.reason, world.released) == ("RuntimeUnqualified", 1)
+
+
+async def test_a_run_that_was_recorded_though_nobody_was_told_is_found(world: World) -> None:
+    record = world.store.assign
+
+    async def silent(slot: str, given: SandboxRecord) -> SandboxRecord:
+        await record(slot, given)
+        raise errors.Unavailable("the disk did not say")
+
+    world.store.assign = silent  # type: ignore[method-assign]
+    with pytest.raises(errors.Unconfirmed):
+        await world.taken()
+    slots = RunnerSlots(world.context, *[cast(Any, None)] * 6)
+    assert [slot.uid for slot in await slots.adopt()] == ["run-1"]
+    assert world.released == 1

@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from isolet.agent.workspace import control, script
+from isolet.base import errors
 
 NONCE = "n0123456789abcdef"
 ALONE = ["unshare", "--fork", "--pid", "--mount-proc", "--kill-child"]
@@ -383,8 +384,16 @@ sys.stderr.write("noise")
 """
 
 
+DOCUMENTS = [
+    b"\n",
+    b"{}\n",
+    b"a" * ((8 << 20) - 1) + b"\n",
+    bytes(byte for byte in range(256) if byte != 10) + b"\n",
+]
+
+
 @pytest.mark.parametrize("held_open", [True, False])
-@pytest.mark.parametrize("document", [b"", b"{}\n", b"a" * 300_000 + b"\n", bytes(range(256))])
+@pytest.mark.parametrize("document", DOCUMENTS, ids=["empty", "short", "8 MiB", "every byte"])
 def test_a_runner_gets_its_document_and_then_the_end(
     shell: list[str], tmp_path: Path, bin_dir: Path, document: bytes, held_open: bool
 ) -> None:
@@ -404,7 +413,7 @@ def test_a_runner_gets_its_document_and_then_the_end(
         assert running.stdout is not None
         started = running.stdout.readline() + running.stdout.readline()
         assert started == f"{NONCE} started\nready\n".encode()
-        running.stdin.write(script.sized(document))
+        running.stdin.write(script.line(document))
         running.stdin.flush()
         if not held_open:
             running.stdin.close()
@@ -423,10 +432,16 @@ def test_half_a_document_ends_with_the_input_and_never_looks_whole(
     file.write_bytes(script.build(launch).replace(b"/tmp/.isolet", bytes(tmp_path / "fifo")))
     done = subprocess.run(
         [*shell, str(file)],
-        input=script.sized(b'{"a":1}\n')[:-3],
+        input=script.line(b'{"a":1}\n')[:-3],
         capture_output=True,
         env={"PATH": f"{bin_dir}:{os.environ['PATH']}"},
         timeout=30,
         check=False,
     )
     assert done.stdout.endswith(b"""b'{"a":'""")
+
+
+@pytest.mark.parametrize("document", [b"", b"{}", b"{}\n{}\n", b"\n{}", b"\n\n"])
+def test_what_is_not_one_line_is_sent_to_no_runner(document: bytes) -> None:
+    with pytest.raises(errors.Invalid, match="one line"):
+        script.line(document)

@@ -56,13 +56,13 @@ class RunnerSlot:
         return self._record.uid
 
     async def deliver(self, data: bytes) -> None:
-        """The deadline, then the document; its end is where its length says."""
+        """The deadline, then the document; its end is that of its line."""
         lease = self._lease
         if lease is None:
             raise errors.Unconfirmed("the slot's input is not at hand any more")
         try:
             await self._owner.guard(self._record, lease)
-            await lease.input.write(script.sized(data))
+            await lease.input.write(script.line(data))
         finally:
             self._lease = None
             self._owner.given(lease, self.uid)

@@ -108,12 +108,13 @@ _STDIN = b"""\
 exec <%(stdin)s
 """
 
-# A runner's input: as many bytes as the first line of the slot's own input says, and then its end.
-# The slot's input stays open, so that the slot outlives an agent.
+# A runner's input: the first line of the slot's own input, and then its end. The slot's input stays
+# open, so that the slot outlives an agent. What copies the line waits for it already: under gVisor
+# a program that has yet to be started, or a shell that reads byte by byte, costs many times that.
 _DOCUMENT = b"""\
 exec 3<&0
 mkfifo -m 600 /tmp/.isolet-input || isolet_fail bad-stdin 126
-{ read -r isolet_size <&3 && head -c "$isolet_size" <&3; } >/tmp/.isolet-input 2>/dev/null &
+head -n 1 <&3 >/tmp/.isolet-input 2>/dev/null &
 exec 3<&- </tmp/.isolet-input 2>/dev/null
 rm -f /tmp/.isolet-input
 """
@@ -174,8 +175,8 @@ class Launch:
     wait: str | None = None
     """Name of a file in the launch folder; nothing is done before it is there."""
     document: bool = False
-    """Whether the program is a runner: its input is a document that comes later (see `sized`), and
-    what it writes to stderr is thrown away. Takes two processes until the document has come."""
+    """Whether the program is a runner: its input is a line that comes later (see `line`), and what
+    it writes to stderr is thrown away. Takes one process until the document has come."""
     confined: bool = False
     """Whether the working folder must lie in the workspace, links followed."""
 
@@ -198,9 +199,15 @@ def wait(nonce: str, guard_seconds: int, script: str) -> bytes:
     return _GUARD % guard_seconds + _LINE % {b"nonce": nonce.encode(), b"script": _place(script)}
 
 
-def sized(document: bytes) -> bytes:
-    """What a waiting runner's slot is sent: the document, and before it how long it is."""
-    return b"%d\n" % len(document) + document
+def line(document: bytes) -> bytes:
+    """What a waiting runner's slot is sent, which is the document: the end of its line is its end.
+
+    Raises:
+        Invalid: it is not one line, so that the runner would be given less, or wait for the rest.
+    """
+    if not document.endswith(b"\n") or document.count(b"\n") != 1:
+        raise errors.Invalid("document: must be one line with a newline at its end")
+    return document
 
 
 GO = b"\n"

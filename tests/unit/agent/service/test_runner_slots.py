@@ -17,7 +17,6 @@ from isolet.agent.service.due import deadline_entry
 from isolet.agent.service.node import allocated
 from isolet.agent.service.pools import Lease
 from isolet.agent.service.qualify import Qualification
-from isolet.agent.workspace import script
 from isolet.base import errors, names
 from isolet.plan import dispatch_budget
 from isolet.plan.dispatch_outcome import Exit
@@ -29,7 +28,7 @@ from tests.contract.store.records import NOON, a_record
 from tests.fakes.store import MemoryStore
 
 BUDGETS = Budgets(execution_seconds=7200)
-DOCUMENT = b'{"run_id":"run-1"}'
+DOCUMENT = b'{"run_id":"run-1"}\n'
 QUALIFIED = Qualification(conditions=(), runtimes=("runsc",), media=("Memory", "Disk"))
 BEGAN, TAKEN = 1000.0, 1500.0
 """When the slot ran, and when a run was given it."""
@@ -149,7 +148,7 @@ def world(tmp_path: Path) -> World:
 async def test_a_run_is_due_by_its_own_budgets_before_it_has_its_document(world: World) -> None:
     slot = await world.taken()
     await slot.deliver(DOCUMENT)
-    assert world.input.written == script.sized(DOCUMENT)
+    assert world.input.written == DOCUMENT
     (due,) = world.input.due
     assert due == deadlines.Deadline(
         name=names.container_name("here", "run-1"),

@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import pydantic
+
 from isolet.plan import reasons
 from isolet.wire.dispatch import (
     COMPLETED,
@@ -24,6 +26,10 @@ from isolet.wire.dispatch import (
 
 SEQUENCE = "sequence"
 """Added to each event for those who follow; no runner may use it."""
+
+MAX_DEPTH = 180
+"""Levels of arrays and objects in an event. The parser of our messages takes 200, and an event is
+some levels down in one."""
 
 _TYPE = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}\Z")
 
@@ -113,16 +119,35 @@ class Decoder:
 
 def _parsed(line: bytes, number: int) -> dict[str, Any]:
     try:
-        event = json.loads(line.decode("utf-8"), parse_constant=_no_constant)
+        event = _DECODER.decode(line.decode("utf-8"))
     except (ValueError, RecursionError):
         raise _broken(f"line {number} is no JSON") from None
     if not isinstance(event, dict):
         raise _broken(f"line {number} is no JSON object")
+    # As everyone on its way reads it: what one of them cannot read would hold up all that follows.
+    try:
+        _ON_THE_WAY.validate_json(_ABOVE + line + _BELOW)
+    except pydantic.ValidationError:
+        raise _broken(
+            f"line {number} is nested more than {MAX_DEPTH} deep, or has half of a surrogate pair"
+        ) from None
     return event
 
 
 def _no_constant(name: str) -> Any:
     raise ValueError(name)
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if value in (float("inf"), float("-inf")):
+        raise ValueError("no double")
+    return value
+
+
+_DECODER = json.JSONDecoder(parse_constant=_no_constant, parse_float=_finite)
+_ON_THE_WAY = pydantic.TypeAdapter[Any](Any)
+_ABOVE, _BELOW = b"[" * (200 - MAX_DEPTH), b"]" * (200 - MAX_DEPTH)
 
 
 def _bounded(line: bytes | bytearray) -> None:

@@ -4,12 +4,13 @@ import itertools
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
+from isolet.apiserver.encoding import ndjson
 from isolet.plan import reasons
-from isolet.plan.dispatch_events import Decoder, Violation
-from isolet.wire.dispatch import MAX_EVENT_BYTES, MAX_EVENTS_BYTES, DispatchEvent
+from isolet.plan.dispatch_events import MAX_DEPTH, Decoder, Violation
+from isolet.wire.dispatch import MAX_EVENT_BYTES, MAX_EVENTS_BYTES, DispatchEvent, DispatchLine
 
 
 def line(kind: str = "progress", **more: object) -> bytes:
@@ -49,6 +50,20 @@ BROKEN = {
     "a type that is no word": (line("completed\n\nevent: injected"), reasons.PROTOCOL_VIOLATED),
     "a type of ours": (line("heartbeat"), reasons.PROTOCOL_VIOLATED),
     "a sequence of its own": (line(sequence=7), reasons.PROTOCOL_VIOLATED),
+    "a number that no double holds": (
+        line(x=[10**4])[:-3] + b"e999]}\n",
+        reasons.PROTOCOL_VIOLATED,
+    ),
+    "half of a surrogate pair": (line(x="\ud83d"), reasons.PROTOCOL_VIOLATED),
+    "half of one in a name": (line(x={"\udc00": 1}), reasons.PROTOCOL_VIOLATED),
+    "nested too deep for one on its way": (
+        line(x=json.loads("[" * 250 + "]" * 250)),
+        reasons.PROTOCOL_VIOLATED,
+    ),
+    "a number of 5000 digits": (
+        b'{"event_type":"a","x":' + b"9" * 5000 + b"}\n",
+        reasons.PROTOCOL_VIOLATED,
+    ),
     "deeply nested": (b"[" * 100_000 + b"\n", reasons.PROTOCOL_VIOLATED),
     "a terminal event without a payload": (line("completed"), reasons.PROTOCOL_VIOLATED),
     "a payload that is a list": (line("completed", payload=[]), reasons.PROTOCOL_VIOLATED),
@@ -123,3 +138,20 @@ def test_any_bytes_give_events_or_a_violation(chunks: list[bytes]) -> None:
         found = broken.reason
     assert found in ("", reasons.PROTOCOL_VIOLATED)
     assert decoder.whole <= decoder.total
+
+
+@given(st.recursive(st.floats() | st.text() | st.integers() | st.none(), st.lists), st.booleans())
+@example([["\ud83d"]], True)
+@example(json.loads("[" * (MAX_DEPTH - 1) + "1e308" + "]" * (MAX_DEPTH - 1)), False)
+def test_what_is_taken_gets_to_its_reader_and_is_the_same_there(value: object, raw: bool) -> None:
+    """Otherwise its reader would ask for it again and again, and never see what follows."""
+    written = json.dumps({"event_type": "a", "x": value}, ensure_ascii=raw)
+    try:
+        (event,) = decoded(written.encode("utf-8", "surrogatepass") + b"\n")
+    except Violation:
+        return
+    sent = DispatchLine(event=event).to_json()
+    read = DispatchLine.model_validate_json(sent)
+    assert read.event == event
+    assert event.event == json.loads(written)
+    assert json.loads(ndjson(1, event.event)) == event.event

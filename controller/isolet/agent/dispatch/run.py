@@ -137,9 +137,12 @@ class Run:
             finally:
                 self._watching.cancel()
             trouble = self._settled(self._watching)
-            if trouble is not None:
+            if trouble is not None and self._left() <= 0:
+                # An engine that refuses at once leaves no moment in which its time could run out.
+                self.stop(self._overdue())
+            elif trouble is not None:
                 self._log.warning("a run cannot be followed", extra={"why": trouble})
-                await asyncio.sleep(min(pause, max(self._left(), 0)))
+                await asyncio.sleep(min(pause, self._left()))
                 pause = min(2 * pause, longest)
         self._watching = None
 

@@ -427,6 +427,20 @@ async def test_an_output_that_cannot_be_read_is_read_again_from_there(node: Node
     assert [line.event.sequence for line in seen if line.event] == [1, 2]
 
 
+async def test_a_run_that_is_overdue_while_the_engine_is_away_is_not_asked_for_without_a_pause(
+    node: Node,
+) -> None:
+    away = [errors.Unavailable("the engine is away")] * 1000
+    node.slots.prepare = lambda slot: setattr(slot, "unreadable", away)
+    slot = await node.begin()
+    while len(away) == 1000:
+        await asyncio.sleep(0.01)
+    node.clock.advance(wanted().budgets.execution_seconds + 1)
+    assert (await node.outcome()).reason == reasons.DEADLINE_EXCEEDED
+    assert slot.destroyed == 1
+    assert len(away) > 900
+
+
 async def test_what_the_engine_lost_is_not_held_against_the_runner(node: Node) -> None:
     slot = await node.begin()
     slot.writes(PROGRESS + DONE[:-9])

@@ -65,8 +65,9 @@ class Dispatch:
     run_id: str
     mode: Mode
     document: bytes
-    """As it came."""
-    fields: Mapping[str, Any]
+    """As it came. Read, it may be many times as large: nobody keeps that."""
+    digest: str
+    """SHA-256 of it."""
 
 
 def is_id(value: object) -> bool:

@@ -20,7 +20,7 @@ from isolet.apiserver.dispatcher import NO_CAPACITY, Admitted, Dispatcher
 from isolet.apiserver.metrics import DoorMetrics
 from isolet.apiserver.runs import CLOSED, FULL, Ending, RunBook, to_its_end
 from isolet.apiserver.settings import Bounds
-from isolet.base import errors, log
+from isolet.base import errors, log, names
 from isolet.plan import dispatch_document
 from isolet.wire.dispatch import Mode
 
@@ -129,8 +129,8 @@ class Handlers:
 
     async def _admit(self, request: web.Request, mode: Mode | None) -> Any:
         parts = self._parts
-        await parts.door.demand(request.headers, "create")
         try:
+            await parts.door.demand(request.headers, "create")
             place = parts.book.take()
         except errors.Unavailable as error:
             parts.metrics.ended("rejected")
@@ -157,15 +157,15 @@ class Handlers:
         chosen = _mode(request, mode)
         raw = await body.read(request, self._parts.bounds.body_seconds)
         if len(raw) <= _SMALL:
-            fields = _judged(raw, chosen)
+            fields, digest = _judged(raw, chosen)
         else:
             async with self._parsing:
-                fields = await asyncio.to_thread(_judged, raw, chosen)
+                fields, digest = await asyncio.to_thread(_judged, raw, chosen)
         admission.check(fields, self._parts.contract)
         key = self._parts.dispatcher.binding_key()
         if key is not None:
             key.verify(fields)
-        return admission.Dispatch(run_id=fields["run_id"], mode=chosen, document=raw, fields=fields)
+        return admission.Dispatch(run_id=fields["run_id"], mode=chosen, document=raw, digest=digest)
 
     async def _follow(
         self, request: web.Request, run: Admitted, after: int, encode: encoding.Encoder
@@ -209,10 +209,11 @@ async def _whole(work: Awaitable[Any]) -> Any:
     return await asyncio.shield(task)
 
 
-def _judged(raw: bytes, mode: Mode) -> dict[str, Any]:
+def _judged(raw: bytes, mode: Mode) -> tuple[dict[str, Any], str]:
+    """What the document says, and its digest: all that takes long for a large one."""
     fields = dispatch_document.parse(raw)
     dispatch_document.envelope(mode, raw)
-    return fields
+    return fields, names.digest(raw)
 
 
 def _mode(request: web.Request, mode: Mode | None) -> Mode:

@@ -28,6 +28,8 @@ ACCESS_REVIEWS = Kind(
     "authorization.k8s.io", "v1", "subjectaccessreviews", "SubjectAccessReview", namespaced=False
 )
 
+CANNOT_ASK = "ReviewUnavailable"
+
 _MAX_FILE = 64 << 10
 _MAX_BEARER = 16 << 10
 _CACHE = 1024
@@ -119,8 +121,7 @@ class KubernetesReviewer:
         return allowed
 
     async def _user(self, token: str) -> dict[str, Any]:
-        body = {"metadata": {}, "spec": {"token": token}}
-        status = (await self.cluster.create(TOKEN_REVIEWS, "", body)).get("status") or {}
+        status = await self._reviewed(TOKEN_REVIEWS, {"token": token})
         if not status.get("authenticated") or not (status.get("user") or {}).get("username"):
             raise Unauthenticated("the token is not known")
         user: dict[str, Any] = status["user"]
@@ -140,8 +141,15 @@ class KubernetesReviewer:
                 "subresource": "dispatch",
             },
         }
-        answer = await self.cluster.create(ACCESS_REVIEWS, "", {"metadata": {}, "spec": spec})
-        return bool((answer.get("status") or {}).get("allowed"))
+        return bool((await self._reviewed(ACCESS_REVIEWS, spec)).get("allowed"))
+
+    async def _reviewed(self, kind: Kind, spec: dict[str, Any]) -> dict[str, Any]:
+        """The status of a review. That we may not ask for it is nothing about the caller."""
+        try:
+            answer = await self.cluster.create(kind, "", {"metadata": {}, "spec": spec})
+        except errors.IsoletError as error:
+            raise errors.Unavailable(f"{kind.kind}: {error.message}", reason=CANNOT_ASK) from error
+        return answer.get("status") or {}
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,7 +48,8 @@ class BindingKey:
                 algorithms=[self._algorithm],
                 options={"require": ["exp", "run_id"], "verify_aud": False},
             )
-        except jwt.PyJWTError as error:
+        except (jwt.PyJWTError, ValueError, TypeError, RecursionError) as error:
+            # The library lets some of what its parsers think of a token through as it is.
             raise _refused(f"executor_jwt is not valid: {type(error).__name__}") from None
         for name in BOUND:
             if name in claims and claims[name] != fields.get(name):

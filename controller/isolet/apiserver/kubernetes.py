@@ -7,15 +7,15 @@ made here, bound already; its outcome; its deletion.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pydantic
 
-from isolet.api import meta
+from isolet.api import conditions, meta, reasons
 from isolet.api.executionclass import ExecutionClass
 from isolet.apiserver.admission import Dispatch
 from isolet.apiserver.binding import BindingKey
@@ -39,6 +39,9 @@ from isolet.wire.dispatch import (
     Reservation,
     ReserveRequest,
 )
+from isolet.wire.execution import Outcome
+
+_T = TypeVar("_T")
 
 LABEL_AHEAD = f"{meta.GROUP}/cancelled-ahead"
 NAME_PREFIX = "run-"
@@ -117,12 +120,13 @@ class KubernetesDispatcher:
             raise _not_made(error) from error
         uid = str(made["metadata"]["uid"])
         wanted = self._wanted(uid, name, dispatch)
-        return ReservedRun(self, Run(dispatch.run_id, uid, agent), slot, wanted, dispatch.document)
+        return ReservedRun(
+            self, Run(dispatch.run_id, uid, agent, self), slot, wanted, dispatch.document
+        )
 
     async def find(self, run_id: str) -> "Run":
         """See Dispatcher."""
-        found = await self._cluster.get(EXECUTIONS, self._target.namespace, object_name(run_id))
-        run = self._run(run_id, found)
+        run = self._run(run_id, await self._get(object_name(run_id)))
         if run is None:
             raise errors.NotFound("the run was never begun")
         return run
@@ -131,19 +135,19 @@ class KubernetesDispatcher:
         """See Dispatcher."""
         name = object_name(run_id)
         try:
-            found = await self._cluster.get(EXECUTIONS, self._target.namespace, name)
+            found = await self._get(name)
         except errors.NotFound:
             try:
-                return await self._cancel_ahead(run_id, name)
+                return await _told(self._cancel_ahead(run_id, name))
             except errors.Conflict:
-                found = await self._cluster.get(EXECUTIONS, self._target.namespace, name)
-        if _has_ended(found):
+                found = await self._get(name)
+        if _condition(found, conditions.FINISHED).get("status") == "True":
             return Cancelled(confirmed=True)
         try:
             run = self._run(run_id, found)
             if run is None:
                 return Cancelled(confirmed=True)
-            answer = await run.agent.cancel(run.uid)
+            answer = await _told(run.agent.cancel(run.uid))
         except errors.Unavailable:
             await self._ask_for_the_end(name)
             return Cancelled(confirmed=False)
@@ -157,7 +161,24 @@ class KubernetesDispatcher:
         namespace = self._target.namespace
         await self._cluster.delete(EXECUTIONS, namespace, name, Precondition(uid=uid))
 
+    async def lost(self, run: "Run") -> Outcome | None:
+        """The outcome of a run whose node is gone for good; None where its agent may come back.
+
+        Raises NotFound: its object was deleted, so nobody will tell any more.
+        """
+        found = await self._get(object_name(run.run_id))
+        if found["metadata"]["uid"] != run.uid:
+            raise errors.NotFound("the run's object was deleted")
+        told = _condition(found, conditions.SUCCEEDED)
+        if told.get("reason") != reasons.NODE_LOST:
+            return None
+        return Outcome(succeeded=False, reason=reasons.NODE_LOST, message="its node is gone")
+
     # Within
+
+    async def _get(self, name: str) -> Object:
+        """The object of this name. Raises NotFound, Unavailable."""
+        return await _told(self._cluster.get(EXECUTIONS, self._target.namespace, name))
 
     async def _slot(self) -> tuple[Node, Reservation]:
         """A slot of whichever node has one; those that should have most are asked first."""
@@ -182,7 +203,7 @@ class KubernetesDispatcher:
             "dispatch": {
                 "runID": dispatch.run_id,
                 "mode": dispatch.mode.value,
-                "payloadDigest": names.digest(dispatch.document),
+                "payloadDigest": dispatch.digest,
                 "payloadBytes": len(dispatch.document),
             },
             "ttlSecondsAfterFinished": dispatch_budget.replay_fence(self._budgets),
@@ -199,7 +220,7 @@ class KubernetesDispatcher:
             run_id=dispatch.run_id,
             class_name=self._target.class_name,
             mode=dispatch.mode,
-            payload_digest=names.digest(dispatch.document),
+            payload_digest=dispatch.digest,
             payload_bytes=len(dispatch.document),
             budgets=self._budgets,
         )
@@ -215,7 +236,8 @@ class KubernetesDispatcher:
         node = self._nodes.find(name)
         if node is None:
             raise errors.Unavailable(f"node {name} is not known", reason="NodeUnreachable")
-        return Run(run_id, str(found["metadata"]["uid"]), self._agents(node.name, node.endpoint))
+        agent = self._agents(node.name, node.endpoint)
+        return Run(run_id, str(found["metadata"]["uid"]), agent, self)
 
     async def _cancel_ahead(self, run_id: str, name: str) -> Cancelled:
         """Take the run's name, so that nobody can begin it. Raises Conflict: it has just begun."""
@@ -236,8 +258,8 @@ class KubernetesDispatcher:
             "ttlSecondsAfterFinished": dispatch_budget.cancel_fence(self._budgets),
         }
         body = {"metadata": {"name": name, "labels": {LABEL_AHEAD: "true"}}, "spec": spec}
+        self._ahead += 1  # Before it is made: many may come at once.
         await self._cluster.create(EXECUTIONS, self._target.namespace, body)
-        self._ahead += 1
         return Cancelled(confirmed=True)
 
     async def _ask_for_the_end(self, name: str) -> None:
@@ -256,7 +278,7 @@ class KubernetesDispatcher:
         try:
             self._nodes.take_in(await read(self._cluster, self._target.class_name))
             self._take_class(await self._cluster.get(CLASSES, "", self._target.class_name))
-            if self._ahead:
+            if self._ahead or self._missed:  # Others, and those before us, have made some as well.
                 self._ahead = await self._count_ahead()
             self._missed = 0
         except (errors.IsoletError, pydantic.ValidationError) as error:
@@ -278,7 +300,7 @@ class KubernetesDispatcher:
         spec = ExecutionClass.model_validate(found).spec
         runner = spec.runner
         self._medium = (spec.warm_pool.medium if spec.warm_pool else spec.workspace.media[0]).value
-        self._served = runner is not None and spec.warm_pool is not None
+        self._served = False  # Also with a key that cannot be read: nothing is taken unchecked.
         if runner is None:
             return
         self._budgets = Budgets.model_validate(runner.budgets.model_dump())
@@ -287,6 +309,7 @@ class KubernetesDispatcher:
             self._class_key = None
         elif self._class_key is None or self._class_key[0] != pem:
             self._class_key = (pem, BindingKey(pem.encode()))
+        self._served = spec.warm_pool is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,10 +319,18 @@ class Run:
     run_id: str
     uid: str
     agent: DispatchAPI
+    owner: KubernetesDispatcher
 
-    def follow(self, after: int) -> AsyncIterator[DispatchLine]:
+    async def follow(self, after: int) -> AsyncIterator[DispatchLine]:
         """See Admitted."""
-        return self.agent.follow(self.uid, after)
+        try:
+            async for line in self.agent.follow(self.uid, after):
+                yield line
+        except errors.Unavailable:
+            outcome = await self.owner.lost(self)
+            if outcome is None:
+                raise
+            yield DispatchLine(ended=outcome)
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,9 +364,23 @@ def object_name(run_id: str) -> str:
     return NAME_PREFIX + names.short_digest("run", run_id)
 
 
-def _has_ended(found: Object) -> bool:
-    conditions = (found.get("status") or {}).get("conditions") or ()
-    return any(c.get("type") == "Finished" and c.get("status") == "True" for c in conditions)
+def _condition(found: Object, kind: str) -> dict[str, Any]:
+    given = (found.get("status") or {}).get("conditions") or ()
+    return next((one for one in given if one.get("type") == kind), {})
+
+
+async def _told(answer: Awaitable[_T]) -> _T:
+    """What a part behind us says. That it refuses us is nothing about our caller, nor for him.
+
+    Raises:
+        NotFound, Conflict, Unavailable: as it says.
+    """
+    try:
+        return await answer
+    except (errors.NotFound, errors.Conflict, errors.Unavailable):
+        raise
+    except errors.IsoletError as error:
+        raise errors.Unavailable(error.message, reason=error.reason) from error
 
 
 def _not_made(error: errors.IsoletError) -> errors.IsoletError:

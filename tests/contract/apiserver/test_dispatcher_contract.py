@@ -11,7 +11,7 @@ from isolet.agent.dispatch.spool import Spools
 from isolet.agent.server.server import AgentServer
 from isolet.apiserver.admission import Dispatch
 from isolet.apiserver.kubernetes import LABEL_AHEAD, KubernetesDispatcher, Target, object_name
-from isolet.base import errors
+from isolet.base import errors, names
 from isolet.base.clock import SystemClock
 from isolet.client.dispatch import HTTPDispatch
 from isolet.operator.kube import CLASSES, EXECUTIONS, NODES
@@ -27,7 +27,9 @@ PROGRESS = b'{"event_type":"progress"}\n'
 
 
 def dispatch(run_id: str = "run", document: bytes = b'{"run_id":"run"}') -> Dispatch:
-    return Dispatch(run_id=run_id, mode=Mode.STREAM, document=document, fields=json.loads(document))
+    return Dispatch(
+        run_id=run_id, mode=Mode.STREAM, document=document, digest=names.digest(document)
+    )
 
 
 class InMemory:
@@ -317,6 +319,82 @@ async def test_a_node_that_is_gone_leaves_a_cancellation_to_the_operator(
 
 async def _away(_uid: str):
     raise errors.Unavailable("no answer")
+
+
+async def test_what_the_api_server_refuses_us_is_not_said_to_be_the_callers_fault(
+    cluster: InACluster,
+) -> None:
+    await admitted(cluster)
+    for call in (cluster.dispatcher.find, cluster.dispatcher.cancel):
+        cluster.cluster.fail(errors.Refused("isolet-apiserver may not get executions"))
+        with pytest.raises(errors.Unavailable):
+            await call("run")
+
+
+async def test_an_agent_that_refuses_us_leaves_a_cancellation_to_the_operator(
+    cluster: InACluster,
+) -> None:
+    async def refuses(_uid: str):
+        raise errors.Refused("identity may not dispatch here")
+
+    await admitted(cluster)
+    for client in cluster.clients.values():
+        client.cancel = refuses
+    assert not (await cluster.dispatcher.cancel("run")).confirmed
+    found = cluster.cluster.objects["Execution", "runs", object_name("run")]
+    assert found["spec"]["desiredState"] == "Terminated"
+
+
+async def test_a_run_is_over_once_its_node_is_gone_for_good(cluster: InACluster) -> None:
+    async def silent(_uid: str, _after: int):
+        raise errors.Unavailable("no answer")
+        yield
+
+    run = await admitted(cluster)
+    for client in cluster.clients.values():
+        client.follow = silent
+    with pytest.raises(errors.Unavailable):
+        [line async for line in run.follow(0)]
+    found = cluster.cluster.objects["Execution", "runs", object_name("run")]
+    found["status"] = {"conditions": [{"type": "Succeeded", "status": "False"}]}
+    for reason, ends in (("Cancelled", False), ("NodeLost", True)):
+        found["status"]["conditions"][0]["reason"] = reason
+        if ends:
+            (last,) = [line async for line in run.follow(0)]
+            assert (last.ended.succeeded, last.ended.reason) == (False, "NodeLost")
+        else:
+            with pytest.raises(errors.Unavailable):
+                [line async for line in run.follow(0)]
+    cluster.cluster.vanish(EXECUTIONS, "runs", object_name("run"))
+    with pytest.raises(errors.NotFound):
+        [line async for line in run.follow(0)]
+
+
+async def test_cancellations_ahead_of_other_front_doors_count(cluster: InACluster) -> None:
+    for number in range(3):
+        await cluster.dispatcher.cancel(f"run-{number}")
+    other = cluster.another(Target(namespace="runs", class_name="fast", cancelled_ahead=3))
+    await other.start()
+    with pytest.raises(errors.Unavailable):
+        await other.cancel("run-3")
+    await other.close()
+
+
+async def test_cancellations_ahead_that_come_at_once_are_bounded_too(cluster: InACluster) -> None:
+    asked = [cluster.dispatcher.cancel(f"run-{number}") for number in range(8)]
+    found = await asyncio.gather(*asked, return_exceptions=True)
+    assert sum(not isinstance(one, Exception) for one in found) == 3
+
+
+async def test_nothing_is_taken_unchecked_where_the_class_has_a_key_that_cannot_be_read(
+    cluster: InACluster,
+) -> None:
+    pool, key = {"size": 1}, "-----BEGIN PUBLIC KEY-----\nnone\n-----END PUBLIC KEY-----\n"
+    runner = {"command": ["/app/runtime"], "bindingKey": key}
+    assert cluster.dispatcher.ready()
+    cluster.cluster.seed(CLASSES, a_class("fast", runner=runner, warmPool=pool))
+    await cluster.dispatcher._refreshed()
+    assert not cluster.dispatcher.ready()
 
 
 async def test_it_is_not_ready_without_a_runner_or_a_node(cluster: InACluster) -> None:

@@ -141,6 +141,21 @@ async def test_another_token_is_taken_up_when_the_file_changes(front: Front) -> 
         assert answer.status == 200
 
 
+async def test_nothing_was_begun_where_nobody_can_say_who_calls(tmp_path) -> None:
+    class Away:
+        async def allows(self, token: str, verb: str) -> bool:
+            raise errors.Unavailable("secret", reason="ReviewUnavailable")
+
+    front = Front(tmp_path)
+    front.reviewer = Away()
+    await front.start()
+    async with front.post(headers={"Authorization": "Bearer some"}) as answer:
+        assert (answer.status, answer.headers[HEADER_ADMITTED]) == (503, "false")
+        assert "secret" not in await answer.text()
+    assert not front.dispatcher.reservations
+    await front.close()
+
+
 FRAMINGS = {
     "no length": b"\r\n",
     "chunked": b"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n",

@@ -1,5 +1,6 @@
 """A document's token is for exactly this run, and not past its time."""
 
+import base64
 from datetime import UTC, datetime, timedelta
 
 import jwt
@@ -57,6 +58,9 @@ REFUSED = {
     ),
     "of another algorithm": signed("ES256"),
     "no token": "hello",
+    "half a surrogate pair": signed() + "\ud800",
+    "a head that is nested too deep": base64.urlsafe_b64encode(b"[" * 20_000).decode() + ".e30.e30",
+    "a head that is not in base64": "\x80.e30.e30",
     "empty": "",
 }
 

@@ -78,6 +78,18 @@ async def test_an_answer_is_kept_for_half_a_minute_and_no_longer(reviews: FakeRe
         await found.demand(headers(("Authorization", "Bearer good")), "create")
 
 
+@pytest.mark.parametrize("error", [errors.Refused("a secret"), errors.Invalid("a secret")])
+async def test_that_we_may_not_ask_is_nothing_about_the_caller(
+    reviews: FakeReviews, error: errors.IsoletError
+) -> None:
+    async def create(*_):
+        raise error
+
+    reviews.create = create
+    with pytest.raises(errors.Unavailable):
+        await door(reviews).demand(headers(("Authorization", "Bearer good")), "create")
+
+
 async def test_a_token_file_has_at_least_32_characters(tmp_path) -> None:
     path = tmp_path / "token"
     for content in ("", "a" * 31, " " * 40 + "a" * 31):

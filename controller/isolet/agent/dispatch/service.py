@@ -66,13 +66,14 @@ class DispatchService:
         self._times = times or Times()
         self._runs: dict[str, Run] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._prune_at = 0.0
         self._changed = asyncio.Event()
         """Set, and replaced, when a run begins to be followed."""
 
     async def recover(self) -> None:
         """Take up every run that has not been concluded; call once, before anything else."""
-        for slot in await self._slots.adopt():
+        slots = await self._slots.adopt()
+        await asyncio.to_thread(self._spools.forget_all_but, {slot.uid for slot in slots})
+        for slot in slots:
             spool = self._spools.of(slot.uid)
             ended, begun = spool.ended(), spool.begun()
             if ended is not None:
@@ -81,6 +82,17 @@ class DispatchService:
                 self._settle(slot, _unfollowed(begun))
             else:
                 self._go(slot, spool, begun, None)
+
+    async def prune_loop(self) -> None:
+        """Forget, now and then, the events that have been kept for long enough."""
+        while True:
+            await asyncio.sleep(self._times.prune_seconds)
+            await self.prune()
+
+    async def prune(self) -> None:
+        """Forget them now."""
+        before = self._clock.now() - timedelta(seconds=self._times.keep_seconds)
+        await asyncio.to_thread(self._spools.prune, before, self._times.keep_bytes)
 
     async def close(self) -> None:
         """Stop following. Runs go on, and the next agent takes them up."""
@@ -196,6 +208,8 @@ class DispatchService:
             raise errors.NotFound(f"the events of run {uid} are not kept any more")
         async for event in reader.events(ended.whole_bytes):
             yield DispatchLine(event=event)
+        if reader.offset < ended.whole_bytes:
+            raise errors.NotFound(f"the events of run {uid} are not kept any more")
         yield DispatchLine(ended=ended.outcome)
 
     # Within
@@ -242,14 +256,10 @@ class DispatchService:
         self._tasks.pop(uid, None)
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.error("a run is not followed any more", exc_info=error, extra={"uid": uid})
-        if self._clock.boottime() >= self._prune_at:
-            self._prune_at = self._clock.boottime() + self._times.prune_seconds
-            before = self._clock.now() - timedelta(seconds=self._times.keep_seconds)
-            self._spools.prune(before, self._times.keep_bytes)
 
     def _settle(self, slot: Slot, outcome: Outcome) -> None:
         """Have a slot destroyed and its run concluded, however long that takes."""
-        self._keep(slot.uid, _settled(slot, outcome))
+        self._keep(slot.uid, _settled(slot, outcome, self._spools.of(slot.uid)))
 
     async def _find_out(self, uid: str) -> None:
         """Settle a run of which nobody could say whether a slot was assigned to it, if one was."""
@@ -261,7 +271,7 @@ class DispatchService:
                 continue
             for slot in found:
                 if slot.uid == uid:
-                    await _settled(slot, _unfollowed(None))
+                    await _settled(slot, _unfollowed(None), self._spools.of(uid))
             return
 
 
@@ -294,11 +304,13 @@ class _Reader:
                     yield DispatchEvent(sequence=self._sequence, type=kind, event=event)
 
 
-async def _settled(slot: Slot, outcome: Outcome) -> None:
+async def _settled(slot: Slot, outcome: Outcome, spool: Spool) -> None:
     async for _ in again():
         try:
             await slot.destroy()
             await slot.conclude(outcome)
+            if spool.ended() is None:
+                spool.remove()  # Nothing tells how far its events go.
             return
         except (errors.IsoletError, OSError) as error:
             _log.warning("a slot is not gone yet", extra={"why": type(error).__name__})

@@ -14,7 +14,7 @@ since with the machine the run is gone too.
 import contextlib
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import TypeVar
@@ -176,6 +176,12 @@ class Spools:
             for entry in sorted(self._folder.iterdir()):
                 if is_uid(entry.name):
                     yield Spool(entry)
+
+    def forget_all_but(self, going_on: Container[str]) -> None:
+        """Forget runs of which neither the end is known nor a sandbox is left to tell of one."""
+        for spool in self.all():
+            if spool.uid not in going_on and spool.ended() is None:
+                spool.remove()
 
     def prune(self, before: datetime, most_bytes: int) -> None:
         """Forget runs that ended before a moment, and the oldest of those that are too many.

@@ -134,15 +134,15 @@ class Service(ProcessDoor, CheckpointDoor):
         await self.runs.service.recover()
         for record in records:
             self._workers.ensure(record.uid)
-        since = oldest(records, self._context.clock.now())
         self._background = [
             asyncio.create_task(kept(loop))
             for loop in (
-                partial(self._events.run, since),
+                partial(self._events.run, oldest(records, self._context.clock.now())),
                 self._node.qualify_loop,
                 self._node.refresh_loop,
                 partial(purge_loop, self._context),
                 self._pools.run,
+                self.runs.service.prune_loop,
             )
         ]
 

@@ -460,7 +460,7 @@ async def test_the_document_is_kept_nowhere(node: Node) -> None:
 
 
 async def test_old_events_go_and_those_of_running_work_stay(node: Node) -> None:
-    node.times = Times(keep_seconds=60, prune_seconds=0)
+    node.times = Times(keep_seconds=60)
     await node.restart()
     for uid in ("old", "new"):
         slot = await node.begin(wanted(uid))
@@ -474,12 +474,45 @@ async def test_old_events_go_and_those_of_running_work_stay(node: Node) -> None:
     last.writes(DONE)
     last.ends(0)
     await node.outcome("last")
-    while "last" in node.service._tasks:
-        await asyncio.sleep(0)
+    await node.service.prune()
     assert {spool.uid for spool in Spools(node.folder).all()} == {"new", "running", "last"}
     with pytest.raises(errors.NotFound):
         await node.lines("old")
     running.ends(0)
+
+
+async def test_events_that_are_forgotten_while_they_are_read_are_not_said_to_be_all(
+    node: Node,
+) -> None:
+    slot = await node.begin()
+    event = b'{"event_type":"progress","payload":"' + b"a" * 300_000 + b'"}\n'
+    slot.writes(event * 2 + DONE)
+    slot.ends(0)
+    assert (await node.outcome()).succeeded
+    async with aclosing(node.service.follow("u1", 0)) as lines:
+        assert (await anext(lines)).event
+        node.clock.advance(node.times.keep_seconds + 1)
+        await node.service.prune()
+        with pytest.raises(errors.NotFound):
+            [line async for line in lines]
+
+
+async def test_a_run_that_was_written_off_leaves_no_events_for_ever(node: Node) -> None:
+    slot = await node.begin()
+    await read(node, PROGRESS, slot)
+    node.boot = "boot-2"
+    await node.restart()
+    while node.service._tasks:
+        await asyncio.sleep(0.01)
+    assert len(slot.concluded) == 1
+    assert list(Spools(node.folder).all()) == []
+
+
+async def test_events_of_which_nothing_else_is_left_go_with_the_next_start(node: Node) -> None:
+    await node.begin()
+    node.slots.assigned.clear()
+    await node.restart()
+    assert list(Spools(node.folder).all()) == []
 
 
 async def test_a_slot_that_is_being_written_off_is_not_said_to_be_gone(node: Node) -> None:

@@ -51,6 +51,10 @@ class Run:
 
     def __init__(self, parts: Parts, envelope: bytes | None) -> None:
         self._envelope = envelope
+        self.sent = asyncio.Event()
+        """Set once nothing of its document is here any more."""
+        if envelope is None:
+            self.sent.set()
         self._slot, self._spool, self.begun = parts.slot, parts.spool, parts.begun
         self._clock = parts.clock
         self._log = log.get("agent.dispatch", uid=parts.begun.wanted.uid)
@@ -115,6 +119,7 @@ class Run:
         if self._stop is None:
             await self._to_its_exit()
         self._envelope = None
+        self.sent.set()
         await self._destroy()
         await self._conclude()
 
@@ -194,6 +199,8 @@ class Run:
             # It may have died of itself: how it ended says more than this.
             self._log.warning("a document was not taken whole", extra={"why": type(error).__name__})
             return
+        finally:
+            self.sent.set()
         reach(DispatchStep.DELIVER_AFTER)
         self._mark_delivered()
 

@@ -45,6 +45,8 @@ class Times:
     keep_bytes: int = 4 << 30
     """Of events of ended runs in all; the oldest go first."""
     prune_seconds: float = 60.0
+    handover_seconds: float = 5.0
+    """How long one that closes waits for documents that are on their way."""
 
 
 class DispatchService:
@@ -95,7 +97,14 @@ class DispatchService:
         await asyncio.to_thread(self._spools.prune, before, self._times.keep_bytes)
 
     async def close(self) -> None:
-        """Stop following. Runs go on, and the next agent takes them up."""
+        """Stop following. Runs go on, and the next agent takes them up.
+
+        It will not have the documents of those that have just begun: these are handed over first.
+        """
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._times.handover_seconds):
+                for run in list(self._runs.values()):
+                    await run.sent.wait()
         for task in list(self._tasks.values()):
             await let_go(task)
 

@@ -8,7 +8,7 @@ it is heard.
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from isolet.agent.deadline_book import DeadlineBook
 from isolet.agent.dispatch.service import DispatchService
@@ -34,6 +34,7 @@ NO_CAPACITY = "NoCapacity"
 _DEATH_SECONDS = 5.0
 _LOOK_SECONDS = 0.02
 _FOLDER = "dispatch"
+_PROGRAM = "runner"
 _ALIVE = frozenset({Status.RUNNING, Status.PAUSED, Status.RESTARTING})
 _log = log.get("agent.dispatches")
 
@@ -202,6 +203,9 @@ class RunnerSlots:
             raise errors.Unavailable("the reservation ran out", reason=NO_CAPACITY)
         lease = kept.lease
         try:
+            if wanted.class_name != lease.slot.class_name:
+                self._pools.release(lease, gone=False)
+                raise errors.Invalid("className: the slot that was reserved is of another class")
             record = await self._assigner.take(self._new(wanted, lease), lease)
         except errors.Conflict as error:
             if error.reason == SLOT_TAKEN:
@@ -225,7 +229,8 @@ class RunnerSlots:
             class_name=wanted.class_name,
             generation=0,
             spec_digest=names.keyed_digest(context.key, request),
-            spec=lease.slot.spec,
+            # Unlike its slot it is no session: nothing else is run in it, and no file read.
+            spec=replace(lease.slot.spec, program=_PROGRAM),
             dispatch=True,
             state=State.RUNNING,
             active_deadline_seconds=min(dispatch_budget.total(wanted.budgets), longest),

@@ -50,7 +50,7 @@ class Node:
         self.folder = folder
         self.slots = FakeSlots(ready=4)
         self.clock = FixedClock()
-        self.times = Times(heartbeat_seconds=3600)
+        self.times = Times(heartbeat_seconds=3600, handover_seconds=0)
         self.boot = BOOT
         self.service = self._made()
 
@@ -381,6 +381,18 @@ async def test_a_hand_over_that_a_crash_cut_off_is_not_repeated(node: Node) -> N
     assert outcome.reason == reasons.START_UNCONFIRMED
     assert slot.closed
     assert not slot.stdin
+
+
+async def test_an_agent_that_closes_hands_over_what_it_has_begun(node: Node) -> None:
+    node.times = Times(handover_seconds=60)
+    await node.restart()
+    slot = await node.begin()
+    assert not slot.stdin
+    await node.restart()
+    assert slot.stdin
+    slot.writes(DONE)
+    slot.ends(0)
+    assert (await node.outcome()).succeeded
 
 
 async def test_a_runner_that_says_something_was_given_its_document(node: Node) -> None:

@@ -126,18 +126,21 @@ class World:
     async def taken(self) -> RunnerSlot:
         """The slot is a run's."""
         slots = await self.open()
-        wanted = DispatchWanted(
-            uid="run-1",
-            name="run-1",
-            run_id="run-1",
-            class_name="runner",
-            mode=Mode.STREAM,
-            payload_digest=names.digest(DOCUMENT),
-            payload_bytes=len(DOCUMENT),
-            budgets=BUDGETS,
-        )
         kept = await slots.reserve(ReserveRequest(class_name="runner"))
-        return await slots.assign(kept, wanted)
+        return await slots.assign(kept, a_run())
+
+
+def a_run() -> DispatchWanted:
+    return DispatchWanted(
+        uid="run-1",
+        name="run-1",
+        run_id="run-1",
+        class_name="runner",
+        mode=Mode.STREAM,
+        payload_digest=names.digest(DOCUMENT),
+        payload_bytes=len(DOCUMENT),
+        budgets=BUDGETS,
+    )
 
 
 @pytest.fixture
@@ -157,6 +160,24 @@ async def test_a_run_is_due_by_its_own_budgets_before_it_has_its_document(world:
         container_id="c1",
     )
     assert due.deadline_boottime > BEGAN + pool_records.unused_life(pool())
+
+
+async def test_nothing_else_is_run_in_a_run(world: World) -> None:
+    await world.taken()
+    record = await world.store.get("run-1")
+    assert record is not None
+    assert world.slot.spec.session
+    assert not record.spec.session
+
+
+async def test_a_slot_of_another_class_is_not_given(world: World) -> None:
+    slots = await world.open()
+    kept = await slots.reserve(ReserveRequest(class_name="runner"))
+    wanted = a_run().model_copy(update={"class_name": "another"})
+    with pytest.raises(errors.Invalid):
+        await slots.assign(kept, wanted)
+    assert await world.store.get("run-1") is None
+    assert (world.released, slots._admission._coming) == (1, {})
 
 
 async def test_no_document_is_sent_while_the_watchdog_cannot_be_told(world: World) -> None:

@@ -31,10 +31,19 @@ class HalfOpen(web.RequestHandler):
     half_closed = False
 
     def eof_received(self) -> bool | None:  # type: ignore[override]
-        """Keep the transport open; the answer then ends the connection. TLS cannot do that."""
+        """Keep the transport open while an answer is owed; the answer then ends the connection.
+
+        One that owes none ends at once, for it counts against the bound. TLS cannot be kept half
+        open.
+        """
         self.half_closed = True
-        transport = self.transport
-        return None if transport is None or transport.get_extra_info("sslcontext") else True
+        transport, waits = self.transport, self._waiter
+        if transport is None or transport.get_extra_info("sslcontext"):
+            return None
+        if waits is not None and not waits.done():
+            return None
+        self.close()  # Once it is answered.
+        return True
 
     def handle_error(
         self,

@@ -391,6 +391,17 @@ async def test_a_half_closed_caller_still_gets_its_result(front: Front) -> None:
     writer.close()
 
 
+async def test_a_caller_that_has_its_answer_and_goes_holds_no_connection(tmp_path) -> None:
+    front = await Front(tmp_path, head_seconds=3600).start()
+    reader, writer = await front.raw(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert (await reader.readuntil(b"}")).startswith(b"HTTP/1.1 200 ")
+    writer.write_eof()
+    async with asyncio.timeout(60):
+        assert await reader.read() == b""
+    writer.close()
+    await front.close()
+
+
 async def test_65_headers_are_too_many(front: Front) -> None:
     headers = {"X-Execution-Manager-Token": TOKEN, **{f"X-{n}": "1" for n in range(64)}}
     async with front.post(headers=headers) as answer:

@@ -106,13 +106,16 @@ _DEADLINE = Column(
     wide=True,
     text="When it is ended at the latest.",
 )
+_RUN = Column(
+    name="Run", path=".spec.dispatch.runID", wide=True, text="Id of the run, of a dispatch."
+)
 
 EXECUTION = Kind(
     model=execution.Execution,
     plural=execution.PLURAL,
     short="iexec",
     namespaced=True,
-    columns=(*_SUCCEEDED, _BOUND_NODE, _AGE, _EXIT, _IMAGE, _DEADLINE),
+    columns=(*_SUCCEEDED, _BOUND_NODE, _AGE, _EXIT, _IMAGE, _DEADLINE, _RUN),
 )
 PROCESS = Kind(
     model=process.Process,

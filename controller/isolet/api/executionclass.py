@@ -262,7 +262,8 @@ class WarmPool(meta.Model):
     """A slot that nobody used for so long is replaced."""
     when_empty: WhenEmpty = WhenEmpty.COLD
     """What becomes of an Execution that a slot could serve and that finds none ready: Cold starts
-    it without, Wait has it wait for one, Refuse ends it with reason NoWarmSlot."""
+    it without, Wait has it wait for one, Refuse ends it with reason NoWarmSlot. A dispatch that
+    finds none is always refused by the front door."""
 
     @property
     def least(self) -> int:

@@ -86,7 +86,7 @@ class RunnerFile(meta.Model):
 
 
 class Budgets(meta.Model):
-    """How long each part of a run may take."""
+    """How long each part of a run may take. They bound a run, and not the class's deadlines."""
 
     startup_seconds: Annotated[meta.Int32, Field(ge=1, le=600)] = 120
     """From the assignment until the runner has taken its document; of a fresh slot, from its start

@@ -1,12 +1,15 @@
 """What the front door needs behind it: reserve, commit, follow, cancel."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from isolet.apiserver.admission import Dispatch
 from isolet.apiserver.binding import BindingKey
+from isolet.base import errors
 from isolet.wire.dispatch import Budgets, DispatchLine
+
+_T = TypeVar("_T")
 
 NO_CAPACITY = "NoCapacity"
 RUN_ID_USED = "RunIdUsed"
@@ -93,3 +96,17 @@ class Dispatcher(Protocol):
     async def close(self) -> None:
         """Let go of everything; runs go on."""
         ...
+
+
+async def told(answer: Awaitable[_T]) -> _T:
+    """What a part behind us says. That it refuses us is nothing about our caller, nor for him.
+
+    Raises:
+        NotFound, Conflict, Unavailable: as it says.
+    """
+    try:
+        return await answer
+    except (errors.NotFound, errors.Conflict, errors.Unavailable):
+        raise
+    except errors.IsoletError as error:
+        raise errors.Unavailable(error.message, reason=error.reason) from error

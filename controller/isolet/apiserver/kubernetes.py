@@ -7,20 +7,20 @@ made here, bound already; its outcome; its deletion.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pydantic
 
 from isolet.api import conditions, meta, reasons
-from isolet.api.executionclass import ExecutionClass
 from isolet.apiserver.admission import Dispatch
 from isolet.apiserver.binding import BindingKey
-from isolet.apiserver.dispatcher import NO_CAPACITY, RUN_ID_USED, Cancelled
+from isolet.apiserver.dispatcher import NO_CAPACITY, RUN_ID_USED, Cancelled, told
 from isolet.apiserver.nodes import Node, Nodes, read
+from isolet.apiserver.served import Served, key_in
 from isolet.base import errors, log, names
 from isolet.operator.kube import (
     CLASSES,
@@ -40,8 +40,6 @@ from isolet.wire.dispatch import (
     ReserveRequest,
 )
 from isolet.wire.execution import Outcome
-
-_T = TypeVar("_T")
 
 LABEL_AHEAD = f"{meta.GROUP}/cancelled-ahead"
 NAME_PREFIX = "run-"
@@ -75,11 +73,11 @@ class KubernetesDispatcher:
         self._nodes = Nodes()
         self._missed = _STALE
         self._ahead = 0
-        self._budgets = Budgets()
-        self._medium = "Memory"
-        self._served = False
-        self._key = None if target.binding_key is None else _key_of(target.binding_key)
-        self._class_key: tuple[str, BindingKey] | None = None
+        key = None if target.binding_key is None else key_in(target.binding_key)
+        self._class = Served(target.class_name, key)
+        self._said: tuple[str, str] | None = None
+        self._troubles: dict[str, str] = {}
+        """What each node said last that had no slot and was not just empty."""
         self._refresher: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -96,15 +94,15 @@ class KubernetesDispatcher:
 
     def ready(self) -> bool:
         """See Dispatcher."""
-        return self._missed < _STALE and self._served and self._nodes.any_open()
+        return not self._closed()
 
     def budgets(self) -> Budgets:
         """See Dispatcher."""
-        return self._budgets
+        return self._class.budgets
 
     def binding_key(self) -> BindingKey | None:
         """See Dispatcher."""
-        return self._key or (self._class_key[1] if self._class_key else None)
+        return self._class.key
 
     async def reserve(self, dispatch: Dispatch) -> "ReservedRun":
         """See Dispatcher."""
@@ -126,9 +124,12 @@ class KubernetesDispatcher:
 
     async def find(self, run_id: str) -> "Run":
         """See Dispatcher."""
-        run = self._run(run_id, await self._get(object_name(run_id)))
+        try:
+            run = self._run(run_id, await self._get(object_name(run_id)))
+        except errors.NotFound:
+            run = None
         if run is None:
-            raise errors.NotFound("the run was never begun")
+            raise errors.NotFound("the run was never begun, or its Execution is gone")
         return run
 
     async def cancel(self, run_id: str) -> Cancelled:
@@ -138,7 +139,7 @@ class KubernetesDispatcher:
             found = await self._get(name)
         except errors.NotFound:
             try:
-                return await _told(self._cancel_ahead(run_id, name))
+                return await told(self._cancel_ahead(run_id, name))
             except errors.Conflict:
                 found = await self._get(name)
         if _condition(found, conditions.FINISHED).get("status") == "True":
@@ -147,7 +148,7 @@ class KubernetesDispatcher:
             run = self._run(run_id, found)
             if run is None:
                 return Cancelled(confirmed=True)
-            answer = await _told(run.agent.cancel(run.uid))
+            answer = await told(run.agent.cancel(run.uid))
         except errors.Unavailable:
             await self._ask_for_the_end(name)
             return Cancelled(confirmed=False)
@@ -169,8 +170,8 @@ class KubernetesDispatcher:
         found = await self._get(object_name(run.run_id))
         if found["metadata"]["uid"] != run.uid:
             raise errors.NotFound("the run's object was deleted")
-        told = _condition(found, conditions.SUCCEEDED)
-        if told.get("reason") != reasons.NODE_LOST:
+        succeeded = _condition(found, conditions.SUCCEEDED)
+        if succeeded.get("reason") != reasons.NODE_LOST:
             return None
         return Outcome(succeeded=False, reason=reasons.NODE_LOST, message="its node is gone")
 
@@ -178,7 +179,7 @@ class KubernetesDispatcher:
 
     async def _get(self, name: str) -> Object:
         """The object of this name. Raises NotFound, Unavailable."""
-        return await _told(self._cluster.get(EXECUTIONS, self._target.namespace, name))
+        return await told(self._cluster.get(EXECUTIONS, self._target.namespace, name))
 
     async def _slot(self) -> tuple[Node, Reservation]:
         """A slot of whichever node has one; those that should have most are asked first."""
@@ -186,12 +187,13 @@ class KubernetesDispatcher:
         for node in self._nodes.in_order():
             try:
                 slot = await self._agents(node.name, node.endpoint).reserve(request)
-            except (errors.Unavailable, errors.NotFound):
-                self._nodes.had_none(node)
             except errors.IsoletError as error:
                 self._nodes.had_none(node)
-                _log.warning("no slot", extra={"node": node.name, "why": error.reason})
+                if error.reason != NO_CAPACITY and self._troubles.get(node.name) != error.message:
+                    self._troubles[node.name] = error.message
+                    _log.warning("no slot", extra={"node": node.name, "why": error.message})
             else:
+                self._troubles.pop(node.name, None)
                 self._nodes.took(node)
                 return node, slot
         raise errors.Unavailable("no slot is ready", reason=NO_CAPACITY)
@@ -199,14 +201,14 @@ class KubernetesDispatcher:
     def _object(self, name: str, dispatch: Dispatch, node: str | None) -> Object:
         spec: dict[str, Any] = {
             "className": self._target.class_name,
-            "workspace": {"medium": self._medium},
+            "workspace": {"medium": self._class.medium},
             "dispatch": {
                 "runID": dispatch.run_id,
                 "mode": dispatch.mode.value,
                 "payloadDigest": dispatch.digest,
                 "payloadBytes": len(dispatch.document),
             },
-            "ttlSecondsAfterFinished": dispatch_budget.replay_fence(self._budgets),
+            "ttlSecondsAfterFinished": dispatch_budget.replay_fence(self._class.budgets),
         }
         if node is not None:
             spec["nodeName"] = node
@@ -222,7 +224,7 @@ class KubernetesDispatcher:
             mode=dispatch.mode,
             payload_digest=dispatch.digest,
             payload_bytes=len(dispatch.document),
-            budgets=self._budgets,
+            budgets=self._class.budgets,
         )
 
     def _run(self, run_id: str, found: Object) -> "Run | None":
@@ -247,7 +249,7 @@ class KubernetesDispatcher:
             )
         spec = {
             "className": self._target.class_name,
-            "workspace": {"medium": self._medium},
+            "workspace": {"medium": self._class.medium},
             "dispatch": {
                 "runID": run_id,
                 "mode": "callback",
@@ -255,7 +257,7 @@ class KubernetesDispatcher:
                 "payloadBytes": 1,
             },
             "desiredState": "Terminated",
-            "ttlSecondsAfterFinished": dispatch_budget.cancel_fence(self._budgets),
+            "ttlSecondsAfterFinished": dispatch_budget.cancel_fence(self._class.budgets),
         }
         body = {"metadata": {"name": name, "labels": {LABEL_AHEAD: "true"}}, "spec": spec}
         self._ahead += 1  # Before it is made: many may come at once.
@@ -275,16 +277,41 @@ class KubernetesDispatcher:
             await self._refreshed()
 
     async def _refreshed(self) -> None:
+        trouble = ""
         try:
             self._nodes.take_in(await read(self._cluster, self._target.class_name))
-            self._take_class(await self._cluster.get(CLASSES, "", self._target.class_name))
+            self._class.take_in(await self._cluster.get(CLASSES, "", self._target.class_name))
             if self._ahead or self._missed:  # Others, and those before us, have made some as well.
                 self._ahead = await self._count_ahead()
             self._missed = 0
         except (errors.IsoletError, pydantic.ValidationError) as error:
             self._missed += 1
-            self._served = self._served and not isinstance(error, errors.NotFound)
-            _log.warning("nodes and class cannot be read", extra={"why": type(error).__name__})
+            if isinstance(error, errors.NotFound):
+                self._class.gone()
+            kind = type(error).__name__
+            trouble = error.message if isinstance(error, errors.IsoletError) else kind
+        self._tell(trouble)
+
+    def _closed(self) -> str:
+        """Why nothing is taken; empty: dispatches are."""
+        if self._class.closed:
+            return self._class.closed
+        if self._missed >= _STALE:
+            return "the API server could not be read for a while"
+        return "" if self._nodes.any_open() else "no ExecutionNode takes new runs"
+
+    def _tell(self, trouble: str) -> None:
+        """Log what keeps it from serving or from reading, once for each change."""
+        closed = self._closed()
+        if self._said == (closed, trouble):
+            return
+        self._said = (closed, trouble)
+        if closed:
+            _log.warning("not ready", extra={"why": closed, "error": trouble})
+        elif trouble:
+            _log.warning("nodes and class cannot be read", extra={"why": trouble})
+        else:
+            _log.info("ready", extra={"class": self._target.class_name})
 
     async def _count_ahead(self) -> int:
         count, token = 0, None
@@ -295,21 +322,6 @@ class KubernetesDispatcher:
             if token is None:
                 break
         return count
-
-    def _take_class(self, found: Object) -> None:
-        spec = ExecutionClass.model_validate(found).spec
-        runner = spec.runner
-        self._medium = (spec.warm_pool.medium if spec.warm_pool else spec.workspace.media[0]).value
-        self._served = False  # Also with a key that cannot be read: nothing is taken unchecked.
-        if runner is None:
-            return
-        self._budgets = Budgets.model_validate(runner.budgets.model_dump())
-        pem = runner.binding_key
-        if pem is None:
-            self._class_key = None
-        elif self._class_key is None or self._class_key[0] != pem:
-            self._class_key = (pem, BindingKey(pem.encode()))
-        self._served = spec.warm_pool is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -369,20 +381,6 @@ def _condition(found: Object, kind: str) -> dict[str, Any]:
     return next((one for one in given if one.get("type") == kind), {})
 
 
-async def _told(answer: Awaitable[_T]) -> _T:
-    """What a part behind us says. That it refuses us is nothing about our caller, nor for him.
-
-    Raises:
-        NotFound, Conflict, Unavailable: as it says.
-    """
-    try:
-        return await answer
-    except (errors.NotFound, errors.Conflict, errors.Unavailable):
-        raise
-    except errors.IsoletError as error:
-        raise errors.Unavailable(error.message, reason=error.reason) from error
-
-
 def _not_made(error: errors.IsoletError) -> errors.IsoletError:
     """What it means that the object could not be made."""
     if isinstance(error, errors.Unconfirmed):
@@ -391,10 +389,3 @@ def _not_made(error: errors.IsoletError) -> errors.IsoletError:
         return errors.Conflict("the run was here before, or was cancelled", reason=RUN_ID_USED)
     _log.warning("an Execution is not taken", extra={"why": error.message})
     return errors.Unavailable("the API server does not take it", reason=error.reason)
-
-
-def _key_of(path: Path) -> BindingKey:
-    try:
-        return BindingKey(path.read_bytes())
-    except OSError as error:
-        raise errors.Invalid(f"{path}: {error.strerror}", reason="InvalidConfig") from None

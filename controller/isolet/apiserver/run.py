@@ -83,7 +83,7 @@ async def _outside(settings: Settings) -> AsyncIterator[tuple[Dispatcher, Door]]
     )
     door_token = None if settings.token_file is None else TokenFile(settings.token_file)
     if door_token is None and not settings.kubernetes_tokens:
-        raise errors.Invalid("nobody could call: give a token file, or allow Kubernetes tokens")
+        raise errors.Invalid("nobody could call: give --token-file or --kubernetes-tokens")
     cluster = await KubeCluster.connect(access)
     agents = AgentPool(settings.agent_tls)
     target = Target(

@@ -15,19 +15,37 @@ _PATH = click.Path(path_type=Path)
 @click.option("--namespace", required=True, help="Where the Executions of dispatches are made.")
 @click.option("--class", "class_name", required=True, help="ExecutionClass whose runner serves.")
 @click.option("--host", help="Address to listen on.  [default: 127.0.0.1]")
-@click.option("--port", type=click.IntRange(0, 65_535), help="0: any, which is logged.")
+@click.option(
+    "--port", type=click.IntRange(0, 65_535), help="0: any, which is logged.  [default: 9000]"
+)
 @click.option(
     "--serving-tls-dir", type=_PATH, help="Folder with tls.crt and tls.key of this server."
 )
 @click.option("--token-file", type=_PATH, help="Secret of at least 32 characters for callers.")
-@click.option("--kubernetes-tokens/--no-kubernetes-tokens", default=None)
+@click.option(
+    "--kubernetes-tokens/--no-kubernetes-tokens",
+    default=None,
+    help="Whether callers may come with a token of Kubernetes.  [default: no]",
+)
 @click.option("--binding-key", type=_PATH, help="Public key (PEM); over that of the class.")
 @click.option("--callback-url", help="The only callback_url that a document may name.")
-@click.option("--require", multiple=True, help="A field every document must have; may be repeated.")
-@click.option("--capacity", type=click.IntRange(1, 1024), help="Runs at a time.")
-@click.option("--cancelled-ahead", type=click.IntRange(0, 100_000), help="Unknown runs at a time.")
 @click.option(
-    "--agent-tls-dir", type=_PATH, help="Certificate for agents: identity isolet:dispatch."
+    "--require",
+    multiple=True,
+    help="A field every document must have; may be repeated.  [default: job_id,"
+    " run_id, app_id, board_id, node_id, user_id, executor_jwt, callback_url, credentials,"
+    " artifact]",
+)
+@click.option("--capacity", type=click.IntRange(1, 1024), help="Runs at a time.  [default: 4]")
+@click.option(
+    "--cancelled-ahead",
+    type=click.IntRange(0, 100_000),
+    help="Cancellations of unknown runs that are kept at a time.  [default: 1000]",
+)
+@click.option(
+    "--agent-tls-dir",
+    type=_PATH,
+    help="Folder with tls.crt, tls.key, ca.crt (isolet:dispatch); needed for https agents.",
 )
 @click.option("--kubeconfig", type=_PATH, help="[default: the pod's service account]")
 @click.option("--context", help="Context of the kubeconfig.  [default: its current one]")
@@ -54,10 +72,13 @@ def apiserver(
         if unknown:
             raise errors.Invalid(f"--require: {unknown[0]} is no field of a dispatch")
         contract = Contract(callback_url=callback_url, required=require or REQUIRED)
+        agent_tls = None if agent_tls_dir is None else TLSFiles.in_folder(agent_tls_dir)
+        if agent_tls is not None:
+            agent_tls.stamp()
         settings = Settings(
             contract=contract,
             serving_tls=None if serving_tls_dir is None else TLSFiles.in_folder(serving_tls_dir),
-            agent_tls=None if agent_tls_dir is None else TLSFiles.in_folder(agent_tls_dir),
+            agent_tls=agent_tls,
             bounds=Bounds(**bounds),
             **chosen,
         )

@@ -58,11 +58,19 @@ class Access:
                     persist_config=False,
                 )
         except (config.ConfigException, OSError) as error:
-            raise errors.Invalid(f"no access to the API server: {error}") from error
+            raise errors.Invalid(f"no access to the API server: {self._why(error)}") from error
         settings.proxy = settings.proxy or _environment_proxy(settings.host)
         # aiohttp would look into the environment for every request, in a thread.
         settings.client_session_kwargs = {"trust_env": False}
         return settings
+
+    def _why(self, error: Exception) -> str:
+        """The package's words, with what they leave out: which file, or that one is needed."""
+        if self.kubeconfig is None:
+            return f"this is no pod with a service account ({error}); give --kubeconfig"
+        if not self.kubeconfig.exists():
+            return f"there is no kubeconfig {self.kubeconfig}"
+        return f"kubeconfig {self.kubeconfig}: {error}"
 
 
 @dataclass(frozen=True, slots=True)

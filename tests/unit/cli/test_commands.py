@@ -10,6 +10,8 @@ from click.testing import CliRunner, Result
 import isolet
 from isolet.agent import run, settings
 from isolet.apiserver import run as front
+from isolet.apiserver.admission import REQUIRED
+from isolet.apiserver.settings import Bounds, Settings
 from isolet.base import errors
 from isolet.cli.main import main
 
@@ -172,4 +174,26 @@ def test_a_front_door_is_started_with_what_was_said(
     monkeypatch.undo()
     nobody = isolet_(*base, "--kubeconfig", str(tmp_path / "none"))
     assert nobody.exit_code == 2
-    assert "nobody could call" in nobody.stderr
+    assert "nobody could call: give --token-file" in nobody.stderr
+
+
+def test_a_front_door_without_its_certificates_does_not_start(tmp_path: Path) -> None:
+    base = ("apiserver", "--namespace", "runs", "--class", "fast", "--kubernetes-tokens")
+    ended = isolet_(*base, "--agent-tls-dir", str(tmp_path))
+    assert (ended.exit_code, ended.stderr) == (
+        1,
+        f"Error: {tmp_path}/tls.crt: No such file or directory\n",
+    )
+
+
+def test_the_defaults_that_a_front_door_shows_are_those_it_has() -> None:
+    shown = " ".join(isolet_("apiserver", "--help").output.split())
+    bounds, chosen = Bounds(), Settings(namespace="runs", class_name="fast")
+    for value in (
+        chosen.host,
+        chosen.port,
+        bounds.capacity,
+        bounds.cancelled_ahead,
+        ", ".join(REQUIRED),
+    ):
+        assert f"[default: {value}]" in shown

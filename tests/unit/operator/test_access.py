@@ -59,10 +59,16 @@ def test_an_answer_that_is_no_json():
 
 
 async def test_no_access_is_an_error_that_a_person_can_read(tmp_path):
-    with pytest.raises(errors.Invalid, match="no access to the API server"):
-        await Access(kubeconfig=tmp_path / "absent").configuration()
-    with pytest.raises(errors.Invalid, match="no access to the API server"):
-        await Access().configuration()
+    absent, odd = tmp_path / "absent", tmp_path / "odd"
+    odd.write_text("kind: Config")
+    for access, why in (
+        (Access(kubeconfig=absent), f"there is no kubeconfig {absent}"),
+        (Access(kubeconfig=odd), f"kubeconfig {odd}: "),
+        (Access(), "give --kubeconfig"),
+    ):
+        with pytest.raises(errors.Invalid, match="no access to the API server: ") as caught:
+            await access.configuration()
+        assert why in caught.value.message
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from isolet.agent.dispatch.spool import Begun, Ended, Spool
 from isolet.agent.dispatch.steps import DispatchStep
 from isolet.base import errors, log
 from isolet.base.clock import Clock
+from isolet.base.fairness import Turns
 from isolet.base.steps import reach
 from isolet.plan import dispatch_budget, reasons
 from isolet.plan.dispatch_events import Decoder, Violation
@@ -179,8 +180,10 @@ class Run:
                 # It may have got a part: seeing the end of it, the runner refuses it as such.
                 await self._slot.close_input()
             self._reschedule()
+            turns = Turns()
             async for chunk in self._slot.output(self._spool.size()):
                 self._take(chunk)
+                await turns.give()
             ended = await self._slot.exit()
             if (
                 not ended.output_lost

@@ -58,6 +58,9 @@ class Connection:
         A reset counts as the end: on a Unix socket it is told only after everything that was sent
         has been delivered, and says that the other side did not read all of ours.
         """
+        # First, so that a reader who is cancelled has lost nothing: what is there already comes
+        # without a turn for anybody else, and there may always be more.
+        await asyncio.sleep(0)
         with self._use():
             try:
                 return await self._loop.sock_recv(self._sock, limit)

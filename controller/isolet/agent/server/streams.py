@@ -11,6 +11,7 @@ from typing import Any
 from aiohttp import web
 
 from isolet.base import errors, log
+from isolet.base.fairness import Turns
 from isolet.wire import faults
 from isolet.wire.base import Wire
 from isolet.wire.http import INTERNAL_ERROR, NDJSON, WatchFault
@@ -59,9 +60,11 @@ class Streams:
         return response
 
     async def _pump(self, changes: AsyncIterator[Wire], write: _Writer) -> None:
+        turns = Turns()
         try:
             async for change in changes:
                 await self._line(write, change.to_json())
+                await turns.give()
         except ConnectionError:
             raise
         except Exception as error:

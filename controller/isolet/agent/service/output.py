@@ -20,6 +20,7 @@ from isolet.agent.service.tail import TailFiles
 from isolet.agent.workspace import control
 from isolet.agent.workspace.control import ControlLines
 from isolet.base import errors, log
+from isolet.base.fairness import Turns
 from isolet.plan.sandbox_model import Control, ProcessPart, SandboxRecord
 from isolet.wire.execution import OutputFacts
 from isolet.wire.process import OnOverflow
@@ -244,12 +245,14 @@ class Follower:
             _log.warning("log could not be read to its end", extra={"error": type(error).__name__})
 
     async def _copy(self, container_id: str, *, follow: bool) -> None:
+        turns = Turns()
         frames = self._engine.output(container_id, after=self._frames, follow=follow)
         async with contextlib.aclosing(frames):  # type: ignore[type-var]
             async for frame in frames:
                 self._frames[frame.stream] = frame.index
                 if not self._take(frame.stream, frame.data):
                     return
+                await turns.give()
 
     def _take(self, stream: Stream, data: bytes) -> bool:
         if stream is Stream.STDOUT:

@@ -23,6 +23,7 @@ from isolet.wire.dispatch import (
 )
 from isolet.wire.execution import Outcome
 from tests.fakes.slots import FakeSlot, FakeSlots
+from tests.unit.base.test_fairness import others
 
 DOCUMENT = b'{"run_id": "r",\n "payload": {"secret": "hunter2"}}'
 BOOT = "boot-1"
@@ -437,6 +438,23 @@ async def test_an_output_that_cannot_be_read_is_read_again_from_there(node: Node
     slot.ends(0)
     seen = await node.lines()
     assert [line.event.sequence for line in seen if line.event] == [1, 2]
+
+
+async def test_a_runner_that_floods_leaves_everybody_else_their_turns(node: Node) -> None:
+    async def flood(_offset: int):
+        for _ in range(20_000):
+            yield b'{"event_type":"a"}\n'
+        slot.ends(0)
+
+    node.slots.prepare = lambda slot: setattr(slot, "output", flood)
+    slot = await node.begin()
+    async with others() as turns:
+        while (run := node.service._runs["u1"]).whole_bytes == 0:
+            await asyncio.sleep(0)
+        assert run.whole_bytes < 20_000 * 19
+        before = turns[0]
+        assert (await node.outcome()).reason == reasons.RESULT_MISSING
+        assert turns[0] - before > 2
 
 
 async def test_a_run_that_is_overdue_while_the_engine_is_away_is_not_asked_for_without_a_pause(

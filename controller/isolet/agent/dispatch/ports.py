@@ -35,6 +35,7 @@ class Slot(Protocol):
 
         Raises:
             Unavailable: it cannot be read now; asked for again from where it broke off.
+            Violation: it writes without end, past its stdout.
         """
         ...
 

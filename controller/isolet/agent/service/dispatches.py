@@ -24,9 +24,15 @@ from isolet.agent.service.worker import Driver
 from isolet.agent.workspace import script
 from isolet.base import errors, log, names
 from isolet.plan import dispatch_budget, reasons
+from isolet.plan.dispatch_events import Violation
 from isolet.plan.dispatch_outcome import Exit, Stop
 from isolet.plan.sandbox_model import Action, CheckpointAction, Decision, Kind, SandboxRecord
-from isolet.wire.dispatch import DispatchWanted, Reservation, ReserveRequest
+from isolet.wire.dispatch import (
+    MAX_EVENTS_BYTES,
+    DispatchWanted,
+    Reservation,
+    ReserveRequest,
+)
 from isolet.wire.execution import Outcome, State, Step
 
 NO_CAPACITY = "NoCapacity"
@@ -72,13 +78,20 @@ class RunnerSlot:
         """Nothing: half a document never looks whole, and the startup budget ends the wait."""
 
     async def output(self, offset: int) -> AsyncIterator[bytes]:
-        """What it wrote after its own two lines; the log is read again from its beginning."""
-        lines, skip = 2, offset
+        """What it wrote after its own two lines; the log is read again from its beginning.
+
+        Its stderr goes nowhere, but that of PID 1 is open to it, and in the log.
+        """
+        lines, skip, room = 2, offset, MAX_EVENTS_BYTES
         after = dict.fromkeys(Stream, 0)
         frames = self._owner.engine.output(self._container, after=after, follow=True)
         try:
             async for frame in frames:
                 data = frame.data if frame.stream is Stream.STDOUT else b""
+                room -= len(frame.data) - len(data)
+                if room < 0:
+                    text = f"it wrote more than {MAX_EVENTS_BYTES} bytes to a stderr"
+                    raise Violation(reasons.OUTPUT_LIMIT_EXCEEDED, text)
                 while lines and data:
                     _, newline, data = data.partition(b"\n")
                     lines -= bool(newline)

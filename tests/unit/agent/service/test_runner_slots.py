@@ -1,5 +1,6 @@
 """Runs in slots of runners: when they are due, and what a run's end leaves."""
 
+from collections.abc import AsyncIterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -8,7 +9,7 @@ import pytest
 
 from isolet.agent import deadlines
 from isolet.agent.deadline_book import DeadlineBook
-from isolet.agent.engine.base import Status
+from isolet.agent.engine.base import OutputFrame, Status, Stream
 from isolet.agent.service import pool_records
 from isolet.agent.service.admission import Admission
 from isolet.agent.service.assign import Assigner
@@ -18,7 +19,8 @@ from isolet.agent.service.node import allocated
 from isolet.agent.service.pools import Lease
 from isolet.agent.service.qualify import Qualification
 from isolet.base import errors, names
-from isolet.plan import dispatch_budget
+from isolet.plan import dispatch_budget, reasons
+from isolet.plan.dispatch_events import Violation
 from isolet.plan.dispatch_outcome import Exit
 from isolet.plan.sandbox_model import Moment, SandboxRecord
 from isolet.wire.dispatch import Budgets, DispatchWanted, Mode, ReserveRequest, RunnerContract
@@ -27,6 +29,7 @@ from isolet.wire.pool import PoolsWanted, PoolWanted
 from tests.contract.store.records import NOON, a_record
 from tests.fakes.store import MemoryStore
 
+MIB = 1 << 20
 BUDGETS = Budgets(execution_seconds=7200)
 DOCUMENT = b'{"run_id":"run-1"}\n'
 QUALIFIED = Qualification(conditions=(), runtimes=("runsc",), media=("Memory", "Disk"))
@@ -69,6 +72,7 @@ class World:
         self.told: list[SandboxRecord] = []
         self.capacity = allocated([a_record("one")])
         self.released = 0
+        self.log: list[tuple[Stream, bytes]] = []
         self.unseen = False
         self.oom: OOMSeen | None = None
         moment = Moment(wall=NOON, boottime=TAKEN, boot_id="boot")
@@ -78,7 +82,7 @@ class World:
             clock=SimpleNamespace(now=lambda: NOON),
             installation="here",
             key=b"key",
-            engine=SimpleNamespace(inspect=self.inspect),
+            engine=SimpleNamespace(inspect=self.inspect, output=self.output),
             policy=SimpleNamespace(capacity_amounts=lambda: self.capacity),
         )
 
@@ -118,6 +122,11 @@ class World:
     async def inspect(self, _container: str) -> Any:
         """It has ended."""
         return SimpleNamespace(status=Status.EXITED, exit_code=0, oom_killed=False)
+
+    async def output(self, _container: str, **_: Any) -> AsyncIterator[OutputFrame]:
+        """Its log."""
+        for number, (stream, data) in enumerate(self.log, 1):
+            yield OutputFrame(stream=stream, index=number, data=data)
 
     def count(self) -> None:
         """A slot went back."""
@@ -208,6 +217,19 @@ async def test_how_it_ended_is_told_by_all_that_was_seen(
     slot = await world.taken()
     world.unseen, world.oom = unseen, oom
     assert await slot.exit() == Exit(code=0, oom_killed=oom is not None, output_lost=unseen)
+
+
+async def test_a_stderr_that_was_not_thrown_away_is_no_output_and_is_bounded(world: World) -> None:
+    slot = await world.taken()
+    out, err, piece = Stream.STDOUT, Stream.STDERR, b"e" * MIB
+    world.log = [(out, b"nonce started\n"), (err, piece), (out, b"ready\n{}"), (out, b"\n")]
+    assert [data async for data in slot.output(0)] == [b"{}", b"\n"]
+    world.log += [(err, piece)] * 63
+    assert len([data async for data in slot.output(0)]) == 2
+    world.log.append((err, b"e"))
+    with pytest.raises(Violation) as found:
+        [data async for data in slot.output(0)]
+    assert found.value.reason == reasons.OUTPUT_LIMIT_EXCEEDED
 
 
 ASK = ReserveRequest(class_name="runner")

@@ -90,7 +90,7 @@ class Handlers:
         ending = await asyncio.shield(live.ending)
         outcome = ending.outcome
         if outcome is not None and outcome.succeeded and ending.result is not None:
-            return _json(200, ending.result)
+            return _answer(200, ending.result)
         return _interrupted(ending)
 
     async def stream(self, request: web.Request) -> web.StreamResponse:
@@ -298,7 +298,10 @@ def _error(status: int, text: str, reason: str) -> web.Response:
 
 
 def _json(status: int, value: Any) -> web.Response:
-    data = json.dumps(value, separators=(",", ":")).encode()
+    return _answer(status, json.dumps(value, separators=(",", ":")).encode())
+
+
+def _answer(status: int, data: bytes) -> web.Response:
     return web.Response(status=status, body=data, headers={"Content-Type": "application/json"})
 
 

@@ -22,6 +22,11 @@ def ndjson(_sequence: int | None, event: dict[str, Any]) -> bytes:
     return json.dumps(event, separators=(",", ":"), ensure_ascii=True).encode() + b"\n"
 
 
+def result(payload: dict[str, Any]) -> bytes:
+    """The answer to a caller who waits for a result alone."""
+    return json.dumps(payload, separators=(",", ":"), ensure_ascii=True).encode()
+
+
 def sse(sequence: int | None, event: dict[str, Any]) -> bytes:
     """An event; its id is what a reader says in `Last-Event-ID` when it comes back."""
     head = b"" if sequence is None else f"id: {sequence}\n".encode()

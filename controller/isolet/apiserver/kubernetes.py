@@ -359,7 +359,7 @@ class ReservedRun:
         """See Reserved."""
         try:
             await self.run.agent.begin(self.slot, self.wanted, self.document)
-        except (errors.Unconfirmed, errors.Conflict):
+        except (errors.Unconfirmed, errors.Conflict, errors.Corrupt):
             raise
         except errors.IsoletError as error:
             # Certainly not begun. Its name is given free, for it may be tried again.

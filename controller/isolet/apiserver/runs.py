@@ -11,6 +11,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
 
+from isolet.apiserver import encoding
 from isolet.apiserver.admission import Dispatch
 from isolet.apiserver.dispatcher import Admitted, Dispatcher
 from isolet.apiserver.metrics import DoorMetrics
@@ -33,8 +34,9 @@ class Ending:
 
     outcome: Outcome | None = None
     """None: it could not be followed to its end."""
-    result: dict[str, Any] | None = None
-    """The payload of its terminal event."""
+    result: bytes | None = None
+    """The payload of its terminal event, an object, as JSON: read, it may be many times as large,
+    and it is kept until the run has ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +154,7 @@ class RunBook:
         async for found in to_its_end(run, 0, self._dispatcher):
             if found.event is not None and found.event.type == COMPLETED:
                 payload = found.event.event.get("payload")
-                result = payload if isinstance(payload, dict) else None
+                result = encoding.result(payload) if isinstance(payload, dict) else None
             outcome = found.ended or outcome
         return Ending(outcome=outcome, result=result)
 

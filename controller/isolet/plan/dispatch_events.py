@@ -53,8 +53,8 @@ class Decoder:
     """Bytes so far."""
     whole: int = 0
     """Of those, bytes of whole events."""
-    result: dict[str, Any] | None = None
-    """The payload of the terminal event."""
+    completed: bool = False
+    """The terminal event has come."""
     _rest: bytearray | None = None
 
     def feed(self, chunk: bytes) -> Iterator[DispatchEvent]:
@@ -100,7 +100,7 @@ class Decoder:
 
     def _event(self, line: bytes) -> DispatchEvent:
         number = self.sequence + 1
-        if self.result is not None:
+        if self.completed:
             raise _broken(f"line {number} follows the terminal event")
         event = _parsed(line, number)
         kind = event.get("event_type")
@@ -109,10 +109,9 @@ class Decoder:
         if SEQUENCE in event:
             raise _broken(f"line {number} has a {SEQUENCE} of its own")
         if kind == COMPLETED:
-            result = event.get("payload")
-            if not isinstance(result, dict):
+            if not isinstance(event.get("payload"), dict):
                 raise _broken("the payload of its terminal event is no object")
-            self.result = result
+            self.completed = True
         self.sequence = number
         return DispatchEvent(sequence=number, type=kind, event=event)
 

@@ -57,7 +57,8 @@ MAX_OUTPUT_CHUNK = 1 << 20
 MAX_BODY = 64 << 10
 MAX_WANTED_BODY = 16 << 20
 """A command line and environment of 2 MiB, each character escaped as six."""
-MAX_POOLS_BODY = 1 << 20
+MAX_POOLS_BODY = 64 << 20
+"""256 classes, each with files for its runner."""
 MAX_PROCESS_BODY = 64 << 20
 """Files and input of 16 MiB each as base64, and a command line."""
 MAX_STDIN = 64 << 20

@@ -5,8 +5,10 @@ from contextlib import aclosing
 
 import pytest
 
+from isolet.api.fields import MAX_INLINE
 from isolet.base import errors
 from isolet.wire.base import Fence
+from isolet.wire.dispatch import RunnerContract
 from isolet.wire.execution import (
     Amendment,
     EnvVar,
@@ -19,6 +21,7 @@ from isolet.wire.execution import (
 )
 from isolet.wire.node import Stray
 from isolet.wire.pool import PoolsWanted, PoolWanted
+from isolet.wire.process import StagedFile
 from tests.contract.client.harness import Way, resources, wanted
 
 FAILED = Outcome(succeeded=False, reason="NonZeroExit", message="exit 9", exit_code=9)
@@ -213,6 +216,26 @@ async def test_pools_are_wanted_as_a_whole(way: Way) -> None:
     assert [(p.class_name, p.generation, p.target) for p in seen.pools] == [("warm", 2, 3)]
     with pytest.raises(errors.Fenced):
         await way.api.put_pools(PoolsWanted(), fence(0))
+
+
+async def test_a_node_may_have_many_pools_with_all_the_files_that_a_class_may_give(
+    way: Way,
+) -> None:
+    files = (StagedFile(path="model", content=b"a" * MAX_INLINE),)
+    runner = RunnerContract(command=("/app/runtime",), files=files)
+    pools = [
+        PoolWanted(
+            class_name=f"class-{number}",
+            image="sha256:" + "1" * 64,
+            resources=resources(),
+            minimum=1,
+            maximum=1,
+            runner=runner,
+        )
+        for number in range(40)
+    ]
+    seen = await way.api.put_pools(PoolsWanted(pools=tuple(pools)), fence(1))
+    assert len(seen.pools) == 40
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import pickle
 
 import pytest
 from hypothesis import example, given
@@ -104,6 +105,14 @@ def test_64_mib_are_taken_and_one_byte_more_is_not() -> None:
     with pytest.raises(Violation) as broken:
         list(decoder.feed(b"{"))
     assert broken.value.reason == reasons.OUTPUT_LIMIT_EXCEEDED
+
+
+def test_nothing_of_an_event_is_kept() -> None:
+    """1 MiB of lists would be many times that, for as long as a runner takes to end."""
+    decoder = Decoder()
+    list(decoder.feed(line("completed", payload={"x": [[]] * 100_000})))
+    assert decoder.completed
+    assert len(pickle.dumps(decoder)) < 1000
 
 
 def test_a_violation_shows_nothing_of_the_output() -> None:

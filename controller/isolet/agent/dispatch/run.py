@@ -294,7 +294,7 @@ class Run:
                 confirmed_dead=True,
                 stop=self._stop,
                 exit=self._exit,
-                completed=self._decoder.result is not None,
+                completed=self._decoder.completed,
                 delivery_unknown=self._handed_on,
             )
         )

@@ -24,6 +24,8 @@ LONGEST_BACKOFF_SECONDS = 60.0
 READY_SECONDS = 120.0
 """How long a slot may take to run. Its runner, if it has one, has a startup budget besides."""
 
+LATE = "not ready in time"
+
 LOOK_SECONDS = 30.0
 
 
@@ -64,6 +66,8 @@ class Pool:
     failures: int = 0
     """Slots in a row that did not become ready."""
     failed_at: float | None = None
+    failed_why: str = ""
+    """What came of the last one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +83,8 @@ class Retire:
 
     uid: str
     why: str
+    failed: bool = False
+    """It did not become ready in time."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -88,7 +94,7 @@ class PoolDecision:
     actions: tuple[Make | Retire, ...]
     look_again_in: float
     short: tuple[tuple[str, str], ...] = ()
-    """Digests of pools that want more slots than are being made, and why there are no more."""
+    """Digests of pools that have fewer slots than wanted, and what is in the way."""
 
 
 def decide(
@@ -196,7 +202,7 @@ def _retired(
         old = [slot for slot in mine if _is_old(pool.wanted, slot, now)]
         found |= {slot.uid: "unused for too long" for slot in old}
         late = [slot for slot in mine if _is_late(pool.wanted, slot, now)]
-        found |= {slot.uid: "not ready in time" for slot in late}
+        found |= {slot.uid: LATE for slot in late}
         fresh = sorted((s for s in mine if s.uid not in found), key=_youth)
         surplus = len(fresh) - target(pool, now)
         found |= {slot.uid: "more than wanted" for slot in fresh[: max(0, surplus)]}
@@ -204,7 +210,7 @@ def _retired(
     for slot in going:
         room = _sum(room, slot.amounts)
     found |= {uid: "its room is needed" for uid in _in_the_way(idle, found, room)}
-    return [Retire(uid, why) for uid, why in found.items()]
+    return [Retire(uid, why, failed=why == LATE) for uid, why in found.items()]
 
 
 def _youth(slot: Slot) -> tuple[float, str]:
@@ -233,14 +239,21 @@ def _made(
     live = sum(1 for slot in mine if slot.life is not SlotLife.RETIRING)
     lacking = target(pool, now) - live - leaving
     if lacking <= 0:
-        return 0, ""
+        return 0, _failing(pool) if creating else ""
     if _backoff_left(pool, now) > 0:
-        return 0, f"the last {pool.failures} did not become ready"
+        return 0, _failing(pool)
     fits = 0
     while fits < lacking and not _is_short(_sum(room, demand(pool.wanted), -fits - 1)):
         fits += 1
     turns = max(0, pool.wanted.create_concurrency - creating)
     return min(lacking, turns, fits), "the node has no room for more" if fits < lacking else ""
+
+
+def _failing(pool: Pool) -> str:
+    if not pool.failures:
+        return ""
+    why = f" ({pool.failed_why})" if pool.failed_why else ""
+    return f"the last {pool.failures} did not become ready{why}"
 
 
 def _backoff_left(pool: Pool, now: float) -> float:

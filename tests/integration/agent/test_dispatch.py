@@ -20,7 +20,7 @@ from isolet.wire.execution import Amendment, Resources, State
 from isolet.wire.pool import PoolsWanted, PoolWanted
 from isolet.wire.process import StagedFile
 from tests.integration.agent.conftest import MIB, environment
-from tests.integration.agent.test_pools import pooled, ready, slots_of, until
+from tests.integration.agent.test_pools import pool_seen, pooled, ready, slots_of, until
 
 CLASS = "runner"
 __all__ = ["pooled"]
@@ -128,6 +128,21 @@ async def test_a_runner_that_misbehaves_ends_with_its_own_reason_and_a_clean_nod
         runs = await begun(pooled, step, uid=uid, budgets=slow)
         assert (await lines(runs, uid))[-1].ended.reason == reason, step
         await gone(pooled, uid)
+
+
+@pytest.mark.parametrize(
+    ("program", "why"),
+    [("/bin/false", reasons.NON_ZERO_EXIT), ("/no/such", reasons.START_FAILED)],
+)
+async def test_a_runner_that_never_waits_is_told_of_in_its_pool(pooled, program, why) -> None:
+    broken = pool(runner=RunnerContract(command=(program,)))
+    await pooled.service.put_pools(PoolsWanted(pools=(broken,)), None)
+
+    async def said() -> str:
+        return (await pool_seen(pooled.service)).message
+
+    assert f"did not become ready ({why}: " in await until(said)
+    assert (await pool_seen(pooled.service)).ready == 0
 
 
 async def test_8_mib_go_in_and_the_file_of_the_class_is_there(pooled) -> None:

@@ -3,6 +3,7 @@
 import random
 from collections import Counter
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pytest
 
@@ -108,6 +109,43 @@ TABLE = {
 @pytest.mark.parametrize(("slots", "more", "expected"), TABLE.values(), ids=TABLE)
 def test_table(slots: list[Slot], more: dict[str, object], expected: list[str]) -> None:
     assert decided(slots, **more) == expected
+
+
+FAILED = {"failures": 2, "failed_at": 999.5, "failed_why": "NonZeroExit: exited with code 1"}
+WHY = "the last 2 did not become ready (NonZeroExit: exited with code 1)"
+SHORT = {
+    "all are there": ([a_slot("a"), a_slot("b")], FAILED, ""),
+    "nothing went wrong": ([], {}, ""),
+    "the last did not become ready": ([], FAILED, WHY),
+    "nor is the next one ready yet": ([a_slot("a"), a_slot("b", CREATING)], FAILED, WHY),
+    "nobody knows why": (
+        [],
+        {"failures": 2, "failed_at": 999.5},
+        "the last 2 did not become ready",
+    ),
+    "no room": ([], {"room": NO_ROOM}, "the node has no room for more"),
+}
+
+
+@pytest.mark.parametrize(("slots", "more", "expected"), SHORT.values(), ids=SHORT)
+def test_what_is_said_of_a_pool_that_is_short(
+    slots: list[Slot], more: dict[str, Any], expected: str
+) -> None:
+    seen = Pool(wanted=a_wish(), **{k: v for k, v in more.items() if k != "room"})
+    found = pool.decide([seen], slots, more.get("room", PLENTY), 1000.0)
+    assert dict(found.short).get(a_wish().digest(), "") == expected
+
+
+def test_only_one_that_is_not_ready_in_time_has_failed() -> None:
+    wish = a_wish(1)
+    mine = {"pool": wish.digest()}
+    late = a_slot("late", CREATING, **mine, made_at=0.0)
+    old = a_slot("old", **mine, ready_since=0.0)
+    found = pool.decide([Pool(wanted=wish)], [late, old], PLENTY, 1000.0)
+    assert {a.uid: a.failed for a in found.actions if isinstance(a, pool.Retire)} == {
+        "late": True,
+        "old": False,
+    }
 
 
 def test_what_is_too_old_is_passed_over_wherever_it_stands() -> None:

@@ -39,6 +39,13 @@ class PoolSeen:
     tally: Tally = field(default_factory=Tally)
     failures: int = 0
     failed_at: float | None = None
+    failed_why: str = ""
+
+    def fail(self, now: float, why: str) -> None:
+        """One more that did not become ready."""
+        self.tally.failed += 1
+        self.failures += 1
+        self.failed_at, self.failed_why = now, why
 
     def as_pool(self, wanted: PoolWanted, waiting: int = 0) -> pool.Pool:
         """The pool as its plan sees it, with so many records that wait for a slot."""
@@ -48,7 +55,36 @@ class PoolSeen:
             waiting=waiting,
             failures=self.failures,
             failed_at=self.failed_at,
+            failed_why=self.failed_why,
         )
+
+
+class Births:
+    """Since when slots are known, and which of them may still fail to become ready."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[float, str]] = {}
+        self._settled: set[str] = set()
+
+    def since(self, uid: str, pool_digest: str, now: float) -> float:
+        """When it was first heard of."""
+        return self._known.setdefault(uid, (now, pool_digest))[0]
+
+    def settle(self, uid: str) -> None:
+        """It became ready or was retired: its end is no failure."""
+        self._settled.add(uid)
+
+    def fail(self, uid: str) -> str | None:
+        """The digest of the pool that it failed, once; None if its end is no failure."""
+        if uid in self._settled or uid not in self._known:
+            return None
+        self._settled.add(uid)
+        return self._known[uid][1]
+
+    def forget(self, uid: str) -> None:
+        """Nothing is left of it."""
+        self._known.pop(uid, None)
+        self._settled.discard(uid)
 
 
 def unused_life(wanted: PoolWanted) -> int:

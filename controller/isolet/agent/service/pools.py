@@ -22,7 +22,7 @@ from isolet.agent.service.context import Context
 from isolet.agent.service.inputs import Inputs
 from isolet.agent.service.line import Line
 from isolet.agent.service.node import Node
-from isolet.agent.service.pool_records import PoolSeen
+from isolet.agent.service.pool_records import Births, PoolSeen
 from isolet.base import errors, log
 from isolet.plan import pool
 from isolet.plan.sandbox_model import Kind, SandboxRecord, Seen
@@ -73,10 +73,7 @@ class Pools:
         self._digests: dict[str, PoolWanted] = {}
         self._ready: dict[str, _Ready] = {}
         self._attending: dict[str, asyncio.Task[None]] = {}
-        self._born: dict[str, tuple[float, str]] = {}
-        """Since when a slot is known, and the digest of its pool."""
-        self._settled: set[str] = set()
-        """Slots that became ready or were retired: their end is no failure."""
+        self._births = Births()
         self._owners: dict[str, str] = {}
         self._line = Line()
         self._seen: dict[str, PoolSeen] = {}
@@ -153,7 +150,7 @@ class Pools:
             if isinstance(action, pool.Make):
                 await self._make(action.pool)
             else:
-                await self._retire(action.uid, action.why)
+                await self._retire(action.uid, action.why, failed=action.failed)
         return decision.look_again_in
 
     def _allowed(self) -> list[pool.Pool]:
@@ -173,7 +170,7 @@ class Pools:
         ready = self._ready.get(record.uid)
         return pool_records.slot(
             record,
-            made_at=self._born.setdefault(record.uid, (now, record.spec_digest))[0],
+            made_at=self._births.since(record.uid, record.spec_digest, now),
             ready_since=ready.since if ready else None,
             reserved=ready.reserved if ready else False,
         )
@@ -186,16 +183,18 @@ class Pools:
         record = pool_records.new(wanted, uid, context.installation, context.clock.now())
         self._inputs.keep_slot(uid, pool_records.longest_life(wanted), wanted)
         await context.store.add(record)
-        self._born[uid] = context.clock.boottime(), digest
+        self._births.since(uid, digest, context.clock.boottime())
         self._seen[digest].tally.created += 1
         self._ensure(uid)
 
-    async def _retire(self, uid: str, why: str) -> None:
+    async def _retire(self, uid: str, why: str, *, failed: bool = False) -> None:
         """Have an unused slot removed; whoever is about to be given it keeps it."""
         if self._is_leased(uid):
             return
         self._withdraw(uid)
-        self._settled.add(uid)
+        if failed:
+            self.failed(uid, why)
+        self._births.settle(uid)
         store = self._context.store
         while (record := await store.get(uid)) is not None and not record.removing:
             try:
@@ -250,7 +249,7 @@ class Pools:
         # Its age counts from when it ran, so that a restart does not make it young again.
         since = slot.started_boottime or self._context.clock.boottime()
         self._ready[slot.uid] = _Ready(slot, stream, since)
-        self._settled.add(slot.uid)
+        self._births.settle(slot.uid)
         self._look.set()
         self._call(slot.spec_digest)
 
@@ -289,14 +288,16 @@ class Pools:
         """The slot's record is gone: removed, or given away."""
         if not self._is_leased(uid):
             self._withdraw(uid)
-        _, digest = self._born.pop(uid, (0.0, ""))
-        seen, settled = self._seen.get(digest), uid in self._settled
-        self._settled.discard(uid)
-        if seen is not None and not settled:
-            seen.failures += 1
-            seen.failed_at = self._context.clock.boottime()
-            seen.tally.failed += 1
+        self.failed(uid, "")
+        self._births.forget(uid)
         self._look.set()
+
+    def failed(self, uid: str, why: str) -> None:
+        """It has ended; if it was never ready, its pool waits a little before the next."""
+        seen = self._seen.get(self._births.fail(uid) or "")
+        if seen is not None:
+            _log.warning("slot did not become ready", extra={"slot": uid, "why": why})
+            seen.fail(self._context.clock.boottime(), why)
 
     # Who is given one.
 
@@ -380,9 +381,9 @@ class Pools:
 
     def account(self, records: Sequence[SandboxRecord]) -> PoolsObserved:
         """Every wanted pool."""
-        now = self._context.clock.boottime()
+        at, now = self._context.clock.now(), self._context.clock.boottime()
         slots = [self._slot(record, now) for record in records if record.kind is Kind.SLOT]
-        pools = [
+        pools = tuple(
             pool_records.observed(
                 self._seen[digest].as_pool(wanted),
                 [slot for slot in slots if slot.pool == digest],
@@ -392,7 +393,5 @@ class Pools:
                 now,
             )
             for digest, wanted in self._digests.items()
-        ]
-        return PoolsObserved(
-            digest=self._wanted.digest(), at=self._context.clock.now(), pools=tuple(pools)
         )
+        return PoolsObserved(digest=self._wanted.digest(), at=at, pools=pools)

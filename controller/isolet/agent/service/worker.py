@@ -102,6 +102,8 @@ class SlotDriver:
 
     async def decide(self, record: SandboxRecord) -> Decision:
         """Look, ask the plan, and offer the slot if it waits."""
+        if record.outcome is not None:
+            self._pools.failed(record.uid, f"{record.outcome.reason}: {record.outcome.message}")
         facts = await self._facts.gather(record)
         waits = record.step is Step.RUNNING and facts.control is Control.STARTED
         if waits and not self._says_ready(record):

@@ -104,8 +104,9 @@ class Agent:
         return HTTPAgent(f"https://127.0.0.1:{self.port}", node=NODE, files=files)
 
 
-@pytest.fixture
-def agent() -> Iterator[Agent]:
+@contextlib.contextmanager
+def an_agent() -> Iterator[Agent]:
+    """An agent, not started yet; nothing of it is left at the end."""
     root = Path(tempfile.mkdtemp(prefix="isolet-"))
     made = Agent(root)
     yield made
@@ -115,6 +116,12 @@ def agent() -> Iterator[Agent]:
         os.kill(made.watchdog_pid(), signal.SIGTERM)
     subprocess.run(("umount", f"{root}/run/launch"), check=False, stderr=subprocess.DEVNULL)
     shutil.rmtree(root)
+
+
+@pytest.fixture
+def agent() -> Iterator[Agent]:
+    with an_agent() as made:
+        yield made
 
 
 @pytest.fixture

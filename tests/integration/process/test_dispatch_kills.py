@@ -1,0 +1,191 @@
+"""The agent is killed at each step of a run in a warm gVisor slot: it runs at most once.
+
+The judge is not the agent: a `docker logs` of the slot that the test itself has followed since
+before the run was given to it, and the engine's own list.
+"""
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from isolet.agent.dispatch.steps import DispatchStep
+from isolet.base import errors, names, steps
+from isolet.client.dispatch import HTTPDispatch
+from isolet.wire.dispatch import (
+    Budgets,
+    DispatchLine,
+    DispatchWanted,
+    Mode,
+    ReserveRequest,
+    RunnerContract,
+)
+from isolet.wire.execution import Outcome, Resources
+from isolet.wire.pool import PoolsWanted, PoolWanted
+from tests.integration.process.test_agent_process import MIB, an_agent, environment, ready
+from tests.integration.process.test_pool_kills import Trapped, follow, once, slot_is_ready
+from tests.witness import Witness
+
+RAN = "ran here"
+BEFORE_OWNERSHIP = (DispatchStep.ASSIGN_BEFORE,)
+IN_DOUBT = (DispatchStep.ASSIGN_AFTER, DispatchStep.BEGIN_AFTER, DispatchStep.DELIVER_BEFORE)
+"""Owned, and nothing was handed over: it never runs, and nobody says that it succeeded."""
+BRIEF, LONG = Budgets(startup_seconds=2), Budgets()
+"""What is in doubt waits for its startup budget; what ran must not meet it on a slow machine."""
+
+
+def pools() -> PoolsWanted:
+    """One slot of a runner."""
+    sizes = {"cpu_millis": 500, "memory_bytes": 128 * MIB, "workspace_bytes": 8 * MIB}
+    sizes |= {"tmp_bytes": 32 * MIB, "shm_bytes": MIB, "pids": 64, "output_bytes": 64 * MIB}
+    one = PoolWanted(
+        class_name="runner",
+        image=environment("ISOLET_IMAGE_RUNNER"),
+        resources=Resources(**sizes),
+        minimum=1,
+        maximum=1,
+        runner=RunnerContract(command=("/app/runtime", "--once", "warm")),
+    )
+    return PoolsWanted(pools=(one,))
+
+
+def asked(uid: str, budgets: Budgets) -> tuple[bytes, DispatchWanted]:
+    """A document whose runner says once that it runs, and goes on for a while."""
+    work = [{"echo": RAN}, {"sleep": 0.5}, {"echo": 42}]
+    document = json.dumps({"run_id": uid, "secret": "hunter2", "payload": work}).encode()
+    return document, DispatchWanted(
+        uid=uid,
+        name=uid,
+        run_id=uid,
+        class_name="runner",
+        mode=Mode.STREAM,
+        payload_digest=names.digest(document),
+        payload_bytes=len(document),
+        budgets=budgets,
+    )
+
+
+class Node:
+    """An agent with one warm slot, and its engine."""
+
+    def __init__(self, trapped: Trapped, folder: Path) -> None:
+        self.trapped, self.folder = trapped, folder
+        self.witness = Witness(environment("ISOLET_DOCKER_SOCKETS").split()[0])
+
+    def containers(self) -> list[str]:
+        return self.witness.containers(self.trapped.installation)
+
+    @contextlib.asynccontextmanager
+    async def client(self) -> AsyncIterator[HTTPDispatch]:
+        """A caller; the pool is whole."""
+        caller = HTTPDispatch(f"unix://{self.trapped.agent.run}/agent.sock")
+        await ready(caller)
+        await caller.put_pools(pools(), None)
+        await once(lambda: slot_is_ready(caller))
+        yield caller
+        await caller.close()
+
+    @contextlib.asynccontextmanager
+    async def watched(self) -> AsyncIterator[Path]:
+        """The file into which the engine's word of the one slot's output goes."""
+        (slot,) = await asyncio.to_thread(self.containers)
+        follower = follow(self.witness, slot, self.folder / slot)
+        try:
+            yield self.folder / slot
+        finally:
+            follower.kill()
+            follower.wait()
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    with pytest.MonkeyPatch.context() as patch, an_agent() as agent:
+        trapped = Trapped(agent)
+        patch.setenv(steps.ENV_AT, f"@{trapped.trap}")
+        agent.start()
+        made = Node(trapped, tmp_path_factory.mktemp("slots"))
+        yield made
+        asyncio.run(_cleared(made))
+
+
+async def _cleared(node: Node) -> None:
+    async with node.client() as client:
+        await client.put_pools(PoolsWanted(), None)
+
+        async def nothing() -> bool:
+            return not await asyncio.to_thread(node.containers)
+
+        await once(nothing)
+
+
+async def begin(client: HTTPDispatch, uid: str, budgets: Budgets, *, cancel: bool = False) -> None:
+    """As a front door does; an agent that dies meanwhile leaves the caller without an answer."""
+    document, wanted = asked(uid, budgets)
+    with contextlib.suppress(errors.IsoletError):
+        kept = await client.reserve(ReserveRequest(class_name="runner"))
+        await client.begin(kept, wanted, document)
+        if cancel:
+            async for line in client.follow(uid, 0):
+                if line.event is not None:
+                    break
+            await client.cancel(uid)
+
+
+async def outcome(client: HTTPDispatch, uid: str) -> Outcome:
+    """Once it has one, as the operator sees it."""
+
+    async def ended() -> Outcome | None:
+        return (await client.get(uid)).outcome
+
+    return await once(ended)
+
+
+async def told(client: HTTPDispatch, uid: str) -> list[DispatchLine]:
+    """What can be read of a run from its beginning, after its end."""
+    return [line async for line in client.follow(uid, 0) if not line.heartbeat]
+
+
+async def disposed(node: Node, client: HTTPDispatch, uid: str, slot: str) -> None:
+    """Nothing is left of the run, nor of its slot."""
+
+    async def gone() -> bool:
+        return (await client.remove(uid, None)).nothing_left
+
+    await once(gone)
+    assert slot not in await asyncio.to_thread(node.containers)
+    assert (await client.node()).strays == ()
+
+
+@pytest.mark.parametrize("step", DispatchStep, ids=str)
+async def test_killed_at(node: Node, step: DispatchStep) -> None:
+    uid, trapped = f"uid-{step.replace('.', '-')}", node.trapped
+    budgets = BRIEF if step in IN_DOUBT else LONG
+    async with node.client() as client, node.watched() as said:
+        trapped.trap.write_text(step)
+        await begin(client, uid, budgets, cancel=step is DispatchStep.STOP_BEFORE)
+        await trapped.dies()
+        await ready(client)
+        if step in BEFORE_OWNERSHIP:
+            with pytest.raises(errors.NotFound):
+                await client.get(uid)
+            assert said.name in node.containers(), "nobody had it: the slot is as good as before"
+            await begin(client, uid, budgets)
+        end = await outcome(client, uid)
+        if step in IN_DOUBT:
+            assert (end.reason, said.read_text().count(RAN)) == ("StartUnconfirmed", 0)
+        else:
+            assert (end.reason, said.read_text().count(RAN)) == ("Succeeded", 1)
+            lines = await told(client, uid)
+            sequences = [line.event.sequence for line in lines if line.event is not None]
+            assert sequences == [1, 2, 3, 4]
+            assert lines[-1].ended == end
+        await disposed(node, client, uid, said.name)
+        await once(lambda: slot_is_ready(client))
+        await begin(client, uid, budgets)
+        (pool,) = (await client.node()).pools
+        assert (pool.ready, pool.assigned) == (1, 0), "it was here before, and gets no slot"
+    files = (trapped.agent.root / "state").rglob("*")
+    assert not any(b"hunter2" in path.read_bytes() for path in files if path.is_file())

@@ -54,7 +54,7 @@ class FrontDoor:
         with log.open("wb") as output:
             environment = self.world.stack.environment({})
             self.process = subprocess.Popen(argv, stderr=output, stdout=output, env=environment)
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 120
         while not (found := re.search(r'"port": (\d+)', log.read_text())):
             assert self.process.poll() is None, log.read_text()
             assert time.monotonic() < deadline, log.read_text()
@@ -65,7 +65,7 @@ class FrontDoor:
         assert self.process is not None
         if self.process.poll() is None:
             os.kill(self.process.pid, number)
-        self.process.wait(60)
+        self.process.wait(120)
 
     def call(self, method: str, path: str, body: Any = None) -> tuple[int, str]:
         data = None if body is None else json.dumps(body).encode()
@@ -83,7 +83,7 @@ class FrontDoor:
 
     def execute(self, run_id: str, *steps: dict[str, Any], path: str = "/execute") -> Any:
         """Sent again only where the answer says that nothing was begun."""
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         while True:
             status, text = self.call("POST", path, {"run_id": run_id, "payload": list(steps)})
             if status != 429 or time.monotonic() > deadline:
@@ -135,7 +135,7 @@ def stream(front: FrontDoor, run_id: str) -> subprocess.Popen[bytes]:
     body = json.dumps({"run_id": run_id, "payload": steps})
     token = f"X-Execution-Manager-Token: {TOKEN}"
     url = f"http://127.0.0.1:{front.port}/execute/stream"
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while True:
         argv = ["curl", "-sN", "-H", token, "--data-binary", body, url]
         running = subprocess.Popen(argv, stdout=subprocess.PIPE)
@@ -144,7 +144,7 @@ def stream(front: FrontDoor, run_id: str) -> subprocess.Popen[bytes]:
         if first.get("reason") != "NoCapacity":
             assert first.get("sequence") == 1, first
             return running
-        running.communicate(timeout=30)
+        running.communicate(timeout=120)
         assert time.monotonic() < deadline
         time.sleep(0.2)
 
@@ -152,7 +152,7 @@ def stream(front: FrontDoor, run_id: str) -> subprocess.Popen[bytes]:
 def test_a_front_door_that_is_killed_loses_no_run(front: FrontDoor, world: World) -> None:
     running = stream(front, "run-2")
     front.kill()
-    running.communicate(timeout=30)
+    running.communicate(timeout=120)
     front.start()
     _, events = front.call("GET", "/execute/run-2/events?after=1")
     assert [json.loads(line).get("sequence") for line in events.splitlines()] == [2, 3, 4]
@@ -164,7 +164,7 @@ def test_an_agent_that_is_killed_loses_no_run(front: FrontDoor, world: World) ->
     node = (world.get("execution", object_name("run-3")) or {})["spec"]["nodeName"]
     world.stack.kill(f"agent-{node}")
     world.stack.start_agent(node)
-    output, _ = running.communicate(timeout=60)
+    output, _ = running.communicate(timeout=120)
     rest = [json.loads(line) for line in output.splitlines()]
     assert [line["sequence"] for line in rest if "sequence" in line] == [2, 3, 4]
     assert rest[-1]["event_type"] == "completed"

@@ -26,7 +26,7 @@ async def waiting(bench):
 async def printed(bench, container_id, wanted):
     """Follow the output until this much has come."""
     got = b""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         frames = bench.engine.output(container_id, after={}, follow=True)
         async with contextlib.aclosing(frames):
             async for frame in frames:
@@ -54,7 +54,7 @@ async def test_an_engine_that_goes_ends_the_attachment(faulty):
         await asyncio.sleep(0.05)
         assert not ended.done()
         await faulty.away()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await ended
         with pytest.raises(errors.Unconfirmed):
             await stream.write(b"x\n")

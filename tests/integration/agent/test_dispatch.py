@@ -24,7 +24,7 @@ from tests.integration.agent.test_pools import pool_seen, pooled, ready, slots_o
 
 CLASS = "runner"
 __all__ = ["pooled"]
-SHORT = Budgets(startup_seconds=10, execution_seconds=2, finalization_seconds=2)
+AMPLE = Budgets()
 
 
 def pool(**changes: object) -> PoolWanted:
@@ -69,11 +69,11 @@ def asked(*steps: dict[str, object], uid: str = "run-1", **more: object):
         mode=Mode.STREAM,
         payload_digest=names.digest(document),
         payload_bytes=len(document),
-        budgets=more.get("budgets") or SHORT,
+        budgets=AMPLE,
     )
 
 
-async def begun(node, *steps: dict[str, object], uid: str = "run-1", budgets: Budgets = SHORT):
+async def begun(node, *steps: dict[str, object], uid: str = "run-1", budgets: Budgets = AMPLE):
     runs = await warm(node)
     document, wanted = asked(*steps, uid=uid)
     kept = await runs.reserve(ReserveRequest(class_name=CLASS))
@@ -124,8 +124,8 @@ ENDS = {
 async def test_a_runner_that_misbehaves_ends_with_its_own_reason_and_a_clean_node(pooled) -> None:
     for number, (step, reason) in enumerate(ENDS.values()):
         uid = f"run-{number}"
-        slow = Budgets(startup_seconds=30, execution_seconds=2 if "sleep" in step else 60)
-        runs = await begun(pooled, step, uid=uid, budgets=slow)
+        budgets = Budgets(execution_seconds=2) if "sleep" in step else AMPLE
+        runs = await begun(pooled, step, uid=uid, budgets=budgets)
         assert (await lines(runs, uid))[-1].ended.reason == reason, step
         await gone(pooled, uid)
 
@@ -149,7 +149,7 @@ async def test_8_mib_go_in_and_the_file_of_the_class_is_there(pooled) -> None:
     runs = await warm(pooled)
     document, wanted = asked({"echo": 1}, filler="a" * (7 * MIB + 900_000))
     kept = await runs.reserve(ReserveRequest(class_name=CLASS))
-    await runs.begin(kept, wanted.model_copy(update={"budgets": Budgets()}), document)
+    await runs.begin(kept, wanted, document)
     assert (await lines(runs))[-1].ended.succeeded
 
 
@@ -187,7 +187,7 @@ async def test_a_duplicate_and_a_cancelled_run_spend_no_slot(pooled) -> None:
 
 async def test_events_go_on_over_a_restart_of_the_agent(pooled) -> None:
     steps = ({"echo": 1}, {"sleep": 1.5}, {"echo": 2})
-    runs = await begun(pooled, *steps, budgets=Budgets())
+    runs = await begun(pooled, *steps)
     async with aclosing(runs.follow("run-1", 0)) as found:
         async for line in found:
             if line.event is not None:
@@ -201,14 +201,14 @@ async def test_events_go_on_over_a_restart_of_the_agent(pooled) -> None:
 
 
 async def test_cancelled_means_confirmed_dead(pooled) -> None:
-    runs = await begun(pooled, {"echo": 1}, {"sleep": 60}, budgets=Budgets())
+    runs = await begun(pooled, {"echo": 1}, {"sleep": 60})
     answer = await runs.cancel("run-1")
     assert answer.dispatch.outcome.reason == reasons.CANCELLED
     await gone(pooled)
 
 
 async def test_its_owner_ends_it_as_any_execution(pooled) -> None:
-    runs = await begun(pooled, {"echo": 1}, {"sleep": 60}, budgets=Budgets())
+    runs = await begun(pooled, {"echo": 1}, {"sleep": 60})
     await pooled.service.amend("run-1", Amendment(generation=2, state=State.TERMINATED), None)
     assert (await lines(runs))[-1].ended.reason == reasons.CANCELLED
     await pooled.service.remove("run-1", None)
@@ -223,7 +223,7 @@ async def test_nothing_of_a_document_is_on_the_node(pooled) -> None:
     runs = await warm(pooled)
     document, wanted = asked({"echo": "said"}, {"sleep": 1}, filler="hunter2")
     kept = await runs.reserve(ReserveRequest(class_name=CLASS))
-    await runs.begin(kept, wanted.model_copy(update={"budgets": Budgets()}), document)
+    await runs.begin(kept, wanted, document)
     record = await pooled.store.get("run-1")
     inspected = await pooled.engine.inspect(record.container_id)
     assert "hunter2" not in str(inspected)

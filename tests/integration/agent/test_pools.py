@@ -49,7 +49,7 @@ def wanted(uid: str, spec, **changes: object) -> ExecutionWanted:
     return ExecutionWanted(spec=spec, **{**base, **changes})
 
 
-async def until(look, within: float = 60.0):
+async def until(look, within: float = 120.0):
     """What `look` gives once it gives something."""
     async with asyncio.timeout(within):
         while not (found := await look()):

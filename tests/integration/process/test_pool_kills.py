@@ -65,7 +65,7 @@ def trapped(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> Trapped:
     return made
 
 
-async def once(call, within: float = 90.0):
+async def once(call, within: float = 180.0):
     """Call until it gives something; an agent that is away is asked again."""
     async with asyncio.timeout(within):
         while True:

@@ -209,7 +209,11 @@ class Run:
 
     def _mark_delivered(self) -> None:
         self._delivered, self._handed_on = self._clock.boottime(), False
-        self._spool.deliver(self._delivered)
+        try:
+            self._spool.deliver(self._delivered)
+        except OSError as error:
+            # It goes on all the same; only another agent would not know.
+            self._log.warning("a hand-over is not written", extra={"why": error.strerror})
         reach(DispatchStep.DELIVERED_AFTER)
 
     def _take(self, chunk: bytes) -> None:

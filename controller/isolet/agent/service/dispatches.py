@@ -7,6 +7,7 @@ it is heard.
 """
 
 import asyncio
+import secrets
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -188,23 +189,24 @@ class RunnerSlots:
         except BaseException:
             self._pools.release(lease, gone=False)
             raise
-        uid = lease.slot.uid
-        kept.timer = asyncio.get_running_loop().call_later(request.seconds, self._let_go, uid)
-        self._kept[uid] = kept
-        return Reservation(slot=uid)
+        # Not the slot's own name: one that has run out must not pass for the next one's.
+        name = f"{lease.slot.uid}.{secrets.token_hex(8)}"
+        kept.timer = asyncio.get_running_loop().call_later(request.seconds, self._let_go, name)
+        self._kept[name] = kept
+        return Reservation(slot=name)
 
     async def release(self, reservation: Reservation) -> None:
         """See Slots."""
         self._let_go(reservation.slot)
 
-    def _let_go(self, slot: str) -> None:
-        kept = self._taken(slot)
+    def _let_go(self, name: str) -> None:
+        kept = self._taken(name)
         if kept is not None:
             self._admission.let_go(kept.room)
             self._pools.release(kept.lease, gone=False)
 
-    def _taken(self, slot: str) -> _Kept | None:
-        kept = self._kept.pop(slot, None)
+    def _taken(self, name: str) -> _Kept | None:
+        kept = self._kept.pop(name, None)
         if kept is not None and kept.timer is not None:
             kept.timer.cancel()
         return kept

@@ -406,6 +406,19 @@ async def test_a_runner_that_says_something_was_given_its_document(node: Node) -
     assert (await node.outcome()).succeeded
 
 
+async def test_no_event_is_lost_where_a_hand_over_cannot_be_written_down(node: Node) -> None:
+    node.slots.prepare = lambda slot: setattr(slot, "blocks", True)
+    slot = await node.begin()
+    await asyncio.sleep(0)
+    (node.folder / "u1" / "delivered").mkdir()
+    await node.restart()
+    slot.writes(PROGRESS + PROGRESS + DONE)
+    slot.ends(0)
+    seen = await node.lines()
+    assert [line.event.sequence for line in seen if line.event] == [1, 2, 3]
+    assert (await node.outcome()).succeeded
+
+
 async def test_a_run_of_an_earlier_boot_is_written_off(node: Node) -> None:
     slot = await node.begin()
     node.boot = "boot-2"

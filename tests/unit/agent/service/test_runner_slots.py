@@ -244,7 +244,19 @@ async def test_a_reserved_slot_has_the_room_that_work_will_hold(world: World) ->
     await slots.release(kept)
     await slots.release(kept)
     assert world.released == 2
-    assert await slots.reserve(ASK) == kept
+    assert await slots.reserve(ASK)
+
+
+async def test_a_reservation_that_ran_out_is_not_that_of_the_next(world: World) -> None:
+    slots = await world.open()
+    late = await slots.reserve(ASK)
+    slots._let_go(late.slot)
+    kept = await slots.reserve(ASK)
+    await slots.release(late)
+    assert world.released == 1
+    with pytest.raises(errors.Unavailable):
+        await slots.assign(late, a_run())
+    assert (await slots.assign(kept, a_run())).uid == "run-1"
 
 
 async def test_work_that_came_meanwhile_leaves_no_room_for_a_run(world: World) -> None:

@@ -120,6 +120,10 @@ class MemoryStore:
             self._sequence,
         )
 
+    async def present(self):
+        records, _, newest = await self.changed_since(0)
+        return records, newest
+
     async def check_fence(self, fence: Fence) -> None:
         self._check()
         self._obeyed[fence.shard] = fences.obey(self._obeyed.get(fence.shard, ()), fence)

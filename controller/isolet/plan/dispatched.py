@@ -84,7 +84,7 @@ def _known(seen: Observed, facts: NodeFacts, record: Record) -> Plan:
     if record.nothing_left:
         if seen.object.ending:
             return finish(seen, None, pending.ended_unstarted(seen), record)
-        why = "its document was not handed over, and will not be"
+        why = "nothing of it is on its node, and it will not be begun there any more"
         verdict = Verdict(succeeded=False, reason=reasons.START_UNCONFIRMED, message=why)
         return finish(seen, None, verdict, record)
     if not can_talk(facts):

@@ -66,6 +66,20 @@ async def test_every_commit_is_synced(state: Path) -> None:
     assert (next(iter(rows))[0], next(iter(mode))[0]) == (2, "wal")
 
 
+async def test_a_days_worth_of_tombstones_is_not_read_for_what_is_there_now(
+    state: Path,
+) -> None:
+    store = await SQLiteStore.open(state)
+    record = await store.add(a_record())
+    await asyncio.gather(*(store.bury(f"gone-{number}", at=NOON) for number in range(500)))
+    statements: list[str] = []
+    store._reader.set_trace_callback(statements.append)
+    assert await store.present() == ((record,), 501)
+    await store.close()
+    assert len(statements) == 1
+    assert "tombstones" not in statements[0]
+
+
 async def test_it_is_the_same_store_when_opened_again(state: Path) -> None:
     store = await SQLiteStore.open(state)
     record = await store.add(a_record())

@@ -36,6 +36,7 @@ async def test_what_is_not_there(store: Store) -> None:
     assert await store.tombstone("u1") is None
     assert await store.list() == ()
     assert await store.changed_since(0) == ((), (), 0)
+    assert await store.present() == ((), 0)
     assert await store.purge_tombstones(before=NOON) == 0
 
 
@@ -198,6 +199,7 @@ async def test_what_changed_since(store: Store) -> None:
     assert await store.changed_since(4) == ((a,), (), 5)
     assert await store.changed_since(5) == ((), (), 5)
     assert await store.changed_since(99) == ((), (), 5)
+    assert await store.present() == ((b, a), 5)
 
 
 async def test_what_was_refused_has_no_number(store: Store) -> None:

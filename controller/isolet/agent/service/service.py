@@ -235,7 +235,7 @@ class Service(ProcessDoor, CheckpointDoor):
     async def snapshot(self) -> Snapshot:
         """See AgentAPI."""
         # Tombstones are left out: there may be a day's worth. Ask `get` about one uid.
-        records, _, newest = await self._context.store.changed_since(0)
+        records, newest = await self._context.store.present()
         return Snapshot(
             epoch=self._context.store.epoch,
             sequence=newest,
@@ -273,7 +273,7 @@ class Service(ProcessDoor, CheckpointDoor):
 
     async def node(self) -> NodeObserved:
         """See AgentAPI."""
-        records, _, newest = await self._context.store.changed_since(0)
+        records, newest = await self._context.store.present()
         return self._node.account(newest, records, self._pools.account(records))
 
     async def put_pools(self, wanted: PoolsWanted, fence: Fence | None) -> PoolsObserved:

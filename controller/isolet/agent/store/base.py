@@ -114,6 +114,13 @@ class Store(Protocol):
         """Records and tombstones changed after `sequence`, and the newest sequence."""
         ...
 
+    async def present(self) -> tuple[Sequence[SandboxRecord], int]:
+        """Every record by sequence, and the newest number: nothing of a day's worth of tombstones.
+
+        Both as they are at one moment.
+        """
+        ...
+
     async def check_fence(self, fence: Fence) -> None:
         """Obey this fence or a newer one from now on.
 

@@ -172,13 +172,14 @@ class DispatchService:
 
     async def cancel(self, uid: str) -> CancelAnswer:
         """See DispatchAPI."""
+        due = asyncio.get_running_loop().time() + _BEGIN_SECONDS
         while True:
             changed = self._changed
             answer = await self._cancelled(uid)
             if answer is not None:
                 return answer
             try:
-                async with asyncio.timeout(_BEGIN_SECONDS):
+                async with asyncio.timeout_at(due):
                     await changed.wait()
             except TimeoutError:
                 raise errors.Unavailable(f"run {uid} is being begun; ask again") from None

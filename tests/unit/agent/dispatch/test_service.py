@@ -1,12 +1,14 @@
 """Runs on a node whose slots are in memory: begun once, followed by anyone, taken up again."""
 
 import asyncio
+import itertools
 import json
 from contextlib import aclosing
 from pathlib import Path
 
 import pytest
 
+from isolet.agent.dispatch import service
 from isolet.agent.dispatch.service import DispatchService, Times
 from isolet.agent.dispatch.spool import Spools
 from isolet.base import errors, names
@@ -339,6 +341,25 @@ async def test_a_run_in_doubt_that_was_not_recorded_leaves_nothing(node: Node) -
         while (await node.service.cancel("u1")).known:
             await asyncio.sleep(0)
     assert not node.slots.seen["u1"].destroyed
+
+
+async def test_a_cancellation_waits_only_so_long_on_a_node_where_much_is_begun(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "_BEGIN_SECONDS", 0.1)
+    node.slots.assigned["u9"] = FakeSlot("u9", node.slots)
+
+    async def busy() -> None:
+        for number in itertools.count():
+            node.service._keep(f"other-{number}", asyncio.sleep(0))
+            await asyncio.sleep(0.01)
+
+    task = asyncio.create_task(busy())
+    async with asyncio.timeout(60):
+        with pytest.raises(errors.Unavailable):
+            await node.service.cancel("u9")
+    task.cancel()
+    node.slots.assigned.clear()
 
 
 async def test_a_run_that_was_cancelled_ahead_is_not_begun(node: Node) -> None:

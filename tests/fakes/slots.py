@@ -70,6 +70,9 @@ class FakeSlot:
             else:
                 await self.changed.wait()
 
+    async def over(self) -> bool:
+        return self.ended is not None
+
     async def exit(self) -> Exit:
         while self.ended is None:
             await self.changed.wait()

@@ -74,6 +74,9 @@ class ProcessSlot:
                 return
             await asyncio.sleep(LOOK)
 
+    async def over(self) -> bool:
+        return (self.folder / "exit").exists()
+
     async def exit(self) -> Exit:
         while not (self.folder / "exit").exists():
             await asyncio.sleep(LOOK)

@@ -189,3 +189,20 @@ async def test_killed_at(node: Node, step: DispatchStep) -> None:
         assert (pool.ready, pool.assigned) == (1, 0), "it was here before, and gets no slot"
     files = (trapped.agent.root / "state").rglob("*")
     assert not any(b"hunter2" in path.read_bytes() for path in files if path.is_file())
+
+
+async def test_a_result_is_read_however_late_the_agent_comes(node: Node) -> None:
+    trapped = node.trapped
+    async with node.client() as client, node.watched() as said:
+        trapped.trap.write_text(DispatchStep.DELIVER_AFTER)
+        await begin(client, "late", BRIEF)
+        assert trapped.agent.process is not None
+        await asyncio.to_thread(trapped.agent.process.wait, 60)
+        assert await asyncio.to_thread(node.witness.docker, "wait", said.name) == "0"
+        await asyncio.sleep(BRIEF.startup_seconds)
+        trapped.agent.start()
+        await ready(client)
+        end = await outcome(client, "late")
+        assert (end.reason, said.read_text().count(RAN)) == ("Succeeded", 1)
+        assert (await told(client, "late"))[-1].ended == end
+        await disposed(node, client, "late", said.name)

@@ -39,6 +39,10 @@ class Slot(Protocol):
         """
         ...
 
+    async def over(self) -> bool:
+        """Whether it has ended already. Raises Unavailable."""
+        ...
+
     async def exit(self) -> Exit:
         """How it ended, once it has. Raises Unavailable."""
         ...

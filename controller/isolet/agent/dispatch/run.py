@@ -173,7 +173,9 @@ class Run:
         return None
 
     async def _watch(self) -> Exit:
-        async with asyncio.timeout(self._left()) as self._timer:
+        # What ended by itself while nobody looked has given all it will: time is no matter then.
+        over = self._envelope is None and await self._slot.over()
+        async with asyncio.timeout(None if over else self._left()) as self._timer:
             if self._envelope is not None:
                 await self._hand_over()
             elif self._delivered is None:
@@ -185,6 +187,9 @@ class Run:
                 self._take(chunk)
                 await turns.give()
             ended = await self._slot.exit()
+            well = ended.code == 0 and self._decoder.completed
+            if over and not well and self._left() <= 0:
+                raise TimeoutError  # The watchdog ends what is due as well.
             if (
                 not ended.output_lost
             ):  # Otherwise a line that was cut off is no lie of the runner's.
@@ -256,8 +261,9 @@ class Run:
         return min(due, last) - self._clock.boottime()
 
     def _reschedule(self) -> None:
-        if self._timer is not None and not self._timer.expired():
-            self._timer.reschedule(asyncio.get_running_loop().time() + self._left())
+        timer = self._timer
+        if timer is not None and timer.when() is not None and not timer.expired():
+            timer.reschedule(asyncio.get_running_loop().time() + self._left())
 
     def _overdue(self) -> Stop:
         budgets = self.begun.wanted.budgets

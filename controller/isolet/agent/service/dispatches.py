@@ -103,6 +103,13 @@ class RunnerSlot:
         except errors.NotFound:
             return
 
+    async def over(self) -> bool:
+        """Whether the container is not alive any more."""
+        try:
+            return (await self._owner.engine.inspect(self._container)).status not in _ALIVE
+        except errors.NotFound:
+            return True
+
     async def exit(self) -> Exit:
         """How the container ended."""
         while True:

@@ -20,7 +20,7 @@ started is ended at the end. Compare the ratios of a run, not the absolute numbe
 
   cold     a sandbox from nothing: latency, sustained throughput, API writes, CPU
   process  a Process from start to exit; hundreds of them through one node
-  warm     a program in a warm slot, beside stdin itself and a cold start; no Kubernetes
+  warm     what waits in warm slots, beside stdin itself and a cold start
   scale    agent restart with live sandboxes; operator start with many objects
   checkpoint   a workspace taken and restored, beside a plain copy
 """
@@ -53,19 +53,20 @@ def parser() -> argparse.ArgumentParser:
     copy.add_argument("--mib", type=int, default=1024, help="size of the few files together")
     copy.add_argument("--files", type=int, default=50_000, help="how many small files")
     copy.add_argument("--only", choices=["few", "many"], help="one kind alone")
-    slots = commands.add_parser("warm", parents=[common], help="a program in a warm slot")
-    slots.add_argument("--n", type=int, default=30, help="runs of each kind for latency")
+    slots = commands.add_parser("warm", parents=[common], help="what waits in warm slots")
+    slots.add_argument("--n", type=int, default=15, help="runs of each kind, one at a time")
+    slots.add_argument("--rate", type=float, default=2.0, help="arrivals a second")
+    slots.add_argument("--arrivals", type=int, default=50, help="arrivals of each kind")
     return whole
 
 
 def _measure(options: argparse.Namespace) -> Report:
-    if options.command == "warm":
-        return warm.run(options)
     kinds = {
         "cold": cold.run,
         "process": process.run,
         "scale": scale.run,
         "checkpoint": checkpoint.run,
+        "warm": warm.run,
     }
     run = kinds[options.command]
     with Place.up(os.environ["ISOLET_CLUSTER"], keep=options.keep) as place:

@@ -22,6 +22,8 @@ from isolet_cluster.errors import ClusterError
 EXECUTIONS = "/apis/isolet.dev/v1alpha1/namespaces/{}/executions"
 PROCESSES = "/apis/isolet.dev/v1alpha1/namespaces/{}/processes"
 Object = dict[str, Any]
+IDLE_SECONDS = 30.0
+"""The API server closes a connection that nobody uses, and a request may meet that."""
 
 
 @dataclass
@@ -55,6 +57,9 @@ class Kube:
         connection: http.client.HTTPSConnection | None = getattr(self._local, "connection", None)
         if connection is None:
             connection = self._local.connection = self.connect()
+        elif time.monotonic() - self._local.used > IDLE_SECONDS:
+            connection.close()  # The next request opens it again.
+        self._local.used = time.monotonic()
         raw = None if body is None else json.dumps(body)
         try:
             connection.request(method, path, raw, self._headers())

@@ -410,14 +410,17 @@ async def test_a_statement_that_fails_changes_nothing_and_stops_nobody(
     """Also when the first rollback fails, which leaves the transaction open."""
     store = await SQLiteStore.open(state)
     record = await store.add(a_record())
-    run, roll_back = writer.Transaction.run, writer.Writer._roll_back
+    roll_back = writer.Writer._roll_back
     failures = {"run": 1, "rollback": 1}
 
-    async def failing_run(self, sql, *parameters):
-        if sql.startswith(statement) and failures["run"]:
-            failures["run"] = 0
-            raise sqlite3.OperationalError("disk I/O error")
-        return await run(self, sql, *parameters)
+    def failing(run):
+        async def failing_run(self, sql, *parameters):
+            if sql.startswith(statement) and failures["run"]:
+                failures["run"] = 0
+                raise sqlite3.OperationalError("disk I/O error")
+            return await run(self, sql, *parameters)
+
+        return failing_run
 
     async def failing_rollback(self):
         if self._connection.in_transaction and failures["rollback"]:
@@ -425,7 +428,8 @@ async def test_a_statement_that_fails_changes_nothing_and_stops_nobody(
             raise sqlite3.OperationalError("disk I/O error")
         await roll_back(self)
 
-    monkeypatch.setattr(writer.Transaction, "run", failing_run)
+    for place, name in ((writer.Transaction, "run"), (type(store._connection), "execute_fetchall")):
+        monkeypatch.setattr(place, name, failing(getattr(place, name)))
     monkeypatch.setattr(writer.Writer, "_roll_back", failing_rollback)
     with pytest.raises(errors.Unavailable):
         await store.update(record.with_(generation=7))

@@ -47,16 +47,18 @@ class SQLiteStore:
         self,
         path: Path,
         lock: int,
-        connections: tuple[aiosqlite.Connection, sqlite3.Connection],
+        writer: tuple[aiosqlite.Connection, sqlite3.Connection],
+        reader: sqlite3.Connection,
         meta: tuple[str, int],
         obeyed: dict[str, fences.Obeyed],
     ) -> None:
         self.epoch, sequence = meta
         self._path = path
         self._lock: int | None = lock
-        self._connection, self._reader = connections
+        self._connection, statements = writer
+        self._reader = reader
         self._decoder = codec.Decoder(path)
-        self._writer = Writer(self._connection, path, sequence)
+        self._writer = Writer(self._connection, statements, path, sequence)
         self._obeyed = obeyed
 
     @classmethod
@@ -77,11 +79,11 @@ class SQLiteStore:
         try:
             version = await asyncio.to_thread(folder.inspect, path)
             folder.create(path)
-            writer = await _connect(path)
+            writer, statements = await _connect(path)
             await migrate(writer, version)
             reader = _connect_reader(path)
             meta, obeyed = await _start(writer)
-            return cls(path, lock, (writer, reader), meta, obeyed)
+            return cls(path, lock, (writer, statements), reader, meta, obeyed)
         except BaseException as error:
             if reader is not None:
                 reader.close()
@@ -251,9 +253,12 @@ def _newness(history: fences.Obeyed) -> tuple[int, int]:
     return len(history), history[-1][1] if history else -1
 
 
-async def _connect(path: Path) -> aiosqlite.Connection:
-    """A connection with no transactions of its own making."""
-    connection = await aiosqlite.connect(_uri(path, "rw"), uri=True, isolation_level=None)
+async def _connect(path: Path) -> tuple[aiosqlite.Connection, sqlite3.Connection]:
+    """A connection with no transactions of its own making, and what is below it."""
+    below = sqlite3.connect(
+        _uri(path, "rw"), uri=True, isolation_level=None, check_same_thread=False
+    )
+    connection = await aiosqlite.Connection(lambda: below, iter_chunk_size=64)
     try:
         await connection.execute(f"PRAGMA busy_timeout = {_BUSY_MILLISECONDS}")
         await connection.execute("PRAGMA journal_mode = WAL")
@@ -261,7 +266,7 @@ async def _connect(path: Path) -> aiosqlite.Connection:
     except BaseException:
         await connection.close()
         raise
-    return connection
+    return connection, below
 
 
 def _connect_reader(path: Path) -> sqlite3.Connection:

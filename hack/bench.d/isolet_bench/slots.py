@@ -165,7 +165,10 @@ class Slots:
         """Wait until both pools are full and nothing is being made or removed."""
 
         async def rests() -> bool:
-            seen = await self.pools()
+            try:
+                seen = await self.pools()
+            except errors.Unavailable:
+                return False  # It has only just been started.
             now = [(one.ready, one.creating, one.retiring) for one in seen.values()]
             return seen.keys() == {COMMANDS, RUNNERS} and set(now) == {(size, 0, 0)}
 

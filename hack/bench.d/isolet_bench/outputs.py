@@ -86,7 +86,8 @@ class Outputs:
         task.add_done_callback(self._tasks.discard)
 
     async def _attend(self, container: str) -> None:
-        query = {"stream": "1", "stdout": "1"}
+        # With what was said already: a container may have ended before it is attached to.
+        query = {"stream": "1", "stdout": "1", "logs": "1"}
         path = f"/containers/{quote(container)}/attach"
         with contextlib.suppress(errors.IsoletError, Lost, OSError):
             async with self._api.hijack(path, query=query) as (connection, data):

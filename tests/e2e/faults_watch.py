@@ -145,6 +145,8 @@ class Tape:
 
     witness: Witness
     installation: str
+    hear: Callable[[Told], None] = lambda told: None
+    """Is told of each as it comes, by the thread that listens."""
     events: list[Told] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -223,6 +225,7 @@ class Tape:
             container=event["Actor"]["ID"],
             at=at,
         )
+        self.hear(told)
         with self._bell:
             self.events.append(told)
             self._bell.notify_all()

@@ -5,6 +5,11 @@ import contextlib
 import re
 from dataclasses import dataclass
 
+_REFUSAL = (
+    b"HTTP/1.1 500 Internal Server Error\r\nContent-Type: application/json\r\n"
+    b"Content-Length: 21\r\nConnection: close\r\n\r\n" + b'{"message":"not now"}'
+)
+
 
 @dataclass
 class Rule:
@@ -12,8 +17,8 @@ class Rule:
 
     pattern: str
     action: str
-    """hang: never forward; drop: forward, then close without the answer; cut: close after
-    `after` bytes of the answer."""
+    """hang: never forward; refuse: answer that the engine failed, and never forward; drop: forward,
+    then close without the answer; cut: close after `after` bytes of the answer."""
     times: int = 1
     after: int = 0
     struck: int = 0
@@ -45,6 +50,10 @@ class Proxy:
         self._rules.append(rule)
         return rule
 
+    def obey(self):
+        """Forget all rules."""
+        self._rules.clear()
+
     def count(self, pattern):
         return sum(1 for request in self.seen if re.search(pattern, request))
 
@@ -53,11 +62,13 @@ class Proxy:
         self._tasks.add(task)
         try:
             await self._serve(reader, writer)
-        except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
+        except asyncio.CancelledError:
+            writer.transport.abort()
+        except (ConnectionError, asyncio.IncompleteReadError):
             pass
         finally:
+            await _closed(writer, writer.close)
             self._tasks.discard(task)
-            writer.close()
 
     async def _serve(self, reader, writer):
         head = await reader.readuntil(b"\r\n\r\n")
@@ -67,6 +78,10 @@ class Proxy:
         rule = self._struck(request)
         if rule and rule.action == "hang":
             await asyncio.Event().wait()
+        if rule and rule.action == "refuse":
+            writer.write(_REFUSAL)
+            await writer.drain()
+            return
         size = re.search(rb"(?i)content-length: (\d+)", head)
         body = await reader.readexactly(int(size.group(1))) if size else b""
         up_reader, up_writer = await asyncio.open_unix_connection(self.upstream)
@@ -78,7 +93,7 @@ class Proxy:
             limit = rule.after if rule else None
             await self._pump_both(reader, writer, up_reader, up_writer, limit)
         finally:
-            up_writer.close()
+            await _closed(up_writer, up_writer.transport.abort)
 
     async def _pump_both(self, reader, writer, up_reader, up_writer, limit):
         down = asyncio.create_task(_pump(up_reader, writer, limit))
@@ -96,6 +111,13 @@ class Proxy:
                 rule.struck += 1
                 return rule
         return None
+
+
+async def _closed(writer, close):
+    """Close it, and wait until the loop has let go of it: there may be no later turn."""
+    close()
+    with contextlib.suppress(OSError):
+        await writer.wait_closed()
 
 
 async def _pump(reader, writer, limit):

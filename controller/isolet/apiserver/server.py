@@ -5,13 +5,12 @@ that nothing was begun. A caller that has closed its sending side still gets its
 """
 
 import asyncio
-import socket
 import ssl
 
 from aiohttp import web
 
 from isolet.apiserver.settings import Bounds
-from isolet.base import errors
+from isolet.base import errors, sockets
 from isolet.base.tls import TLSFiles
 
 _BACKLOG = 128
@@ -90,7 +89,7 @@ class FrontServer:
             context = None if tls is None else _context(tls)
             self._server = await loop.create_server(
                 self._protocol,
-                sock=_socket(host, port),
+                sock=sockets.tcp(host, port),
                 ssl=context,
                 backlog=_BACKLOG,
                 ssl_handshake_timeout=None if context is None else self._bounds.head_seconds,
@@ -135,20 +134,3 @@ def _context(tls: TLSFiles) -> ssl.SSLContext:
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.load_cert_chain(tls.certificate, tls.key, password="")
     return context
-
-
-def _socket(host: str, port: int) -> socket.socket:
-    """A listening socket of the address's own family.
-
-    Raises:
-        OSError: the address is taken or not ours.
-    """
-    sock = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
-    try:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.bind((host, port))
-        sock.setblocking(False)
-    except OSError:
-        sock.close()
-        raise
-    return sock

@@ -154,24 +154,6 @@ class TLSListener(Listener):
         return auth.tls_peer(request, now=self._clock.now().timestamp())
 
 
-def tcp_socket(host: str, port: int) -> socket.socket:
-    """A listening socket.
-
-    Raises:
-        OSError: the address is taken or not ours.
-    """
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    sock = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.bind((host, port))
-        sock.setblocking(False)
-    except OSError:
-        sock.close()
-        raise
-    return sock
-
-
 def unix_socket(path: Path) -> socket.socket:
     """A listening socket at `path` that only its owner may open.
 

@@ -10,7 +10,7 @@ from aiohttp import web
 from isolet.agent.server import app, auth, listeners
 from isolet.agent.server.handlers import Handlers, Limits, Route
 from isolet.agent.server.metrics import ServerMetrics
-from isolet.base import log, tls
+from isolet.base import log, sockets, tls
 from isolet.base.clock import Clock, SystemClock
 from isolet.wire.agent_api import AgentAPI
 from isolet.wire.dispatch import DispatchAPI
@@ -61,7 +61,7 @@ class AgentServer:
         Raises:
             OSError: the address or the files cannot be used.
         """
-        sock = listeners.tcp_socket(host, port)
+        sock = sockets.tcp(host, port)
         listener = listeners.TLSListener(sock, self._app, self._limits, files, self._clock)
         self._listeners.append(listener)
         await listener.open()
@@ -76,7 +76,7 @@ class AgentServer:
             OSError: the address cannot be used.
         """
         probes = self._build(self._handlers.probes(), auth.probe_peer)
-        listener = listeners.Listener(listeners.tcp_socket(host, port), probes, self._limits)
+        listener = listeners.Listener(sockets.tcp(host, port), probes, self._limits)
         self._listeners.append(listener)
         await listener.start()
         return listener.port

@@ -283,7 +283,7 @@ def test_what_get_shows(installed: Kube, namespace: str) -> None:
         assert done.returncode == 0, done.stderr
         rows[short] = [line.split() for line in done.stdout.splitlines()]
     header, row = rows["iexec"]
-    assert " ".join(header) == "NAME SUCCEEDED REASON NODE AGE EXIT IMAGE DEADLINE"
+    assert " ".join(header) == "NAME SUCCEEDED REASON NODE AGE EXIT IMAGE DEADLINE RUN"
     assert [row[i] for i in (0, 1, 2, 3, 5, 6, 7)] == [
         name, "True", "Succeeded", "node-0", "0", PINNED, "2036-01-02T03:04:05Z",
     ]  # fmt: skip

@@ -67,7 +67,13 @@ class Round:
 
     async def live(self) -> None:
         await asyncio.gather(
-            self.succeed(), self.fail(), self.cancel(), self.force(), self.stray(), self.restore()
+            self.succeed(),
+            self.fail(),
+            self.cancel(),
+            self.force(),
+            self.stray(),
+            self.restore(),
+            self.warm(),
         )
 
     async def _run(self, what: str, node: Any, **spec: Any) -> str:
@@ -130,6 +136,18 @@ class Round:
         items = (await self.world.call("request", "GET", path)).must()["items"]
         mine = [i for i in items if self.b.name in i["data"]["tombstone.json"]]
         return not mine
+
+    async def warm(self) -> None:
+        """The class asks for another number of warm slots."""
+        size = 1 + self.number % 2
+        change = {"spec": {"warmPool": {"size": size}}}
+        await self.world.patch(change, self.world.class_name, "ExecutionClass")
+        for agent in (self.a, self.c):
+            await until(
+                lambda agent=agent: [pool.maximum for pool in agent.pools.pools] == [size],
+                "the pool is asked for",
+                WAIT,
+            )
 
     async def stray(self) -> None:
         name = self.name("stray")

@@ -1,12 +1,13 @@
 """hack/bench checkpoint: a workspace taken and restored, beside a plain copy of the same bytes.
 
-The floor is `cp -a` of the workspace's own files, from the disk as the engine has it mounted to the
-file system on which the agent keeps copies, and a sync of that. Both read what was just written, so
-from the page cache, and they take turns.
+The floor of a Checkpoint is `cp -a` of the workspace's own files, from the disk as the engine has
+it mounted to the file system on which the agent keeps copies; a sync of that is shown. Both read
+what was just written, so from the page cache, and they take turns.
 
-More floors are shown for a restore: `cp -a` of that copy to a new disk of the same kind (ext4 on a
-loop device), without and with its unmounting, which writes it out; and the start of a session that
-has nothing to load. The target is beside the first floor, and the whole restore counts.
+The floor of a restore is `cp -a` of that copy to where a restore has to bring it: a new disk of the
+same kind (ext4 on a loop device). Making that disk counts for the restore and not for its floor, as
+do the digests and the sandbox's start, which is shown by itself. Every row shows its ratio to the
+first floor too.
 """
 
 from __future__ import annotations
@@ -34,10 +35,13 @@ from .report import Report, Table, Target, median
 MIB = 1 << 20
 TIMES = 2
 START = "start of a session"
+COPY = "cp"
+TO_A_DISK = "cp to a new disk"
+FLOORS = {"checkpoint": COPY, "restore": TO_A_DISK}
 SHOWN = (
-    "cp",
+    COPY,
     "cp and sync",
-    "cp to a new disk",
+    TO_A_DISK,
     "the same, unmounted",
     START,
     "checkpoint",
@@ -96,13 +100,13 @@ async def _measure(
         await agent.close()
     size = runs[0]["bytes"]
     table = report.table(f"{title}, {size / MIB:.0f} MiB, n={options.n}", "", "s", "MB/s", "x cp")
-    floor = median([each["cp"] for each in runs])
+    seconds = {what: median([each[what] for each in runs]) for what in SHOWN}
     for what in SHOWN:
-        _row(table, what, median([each[what] for each in runs]), size, floor)
+        _row(table, what, seconds[what], size, seconds[COPY])
     report.numbers[kind] = runs
-    for what in ("checkpoint", "restore"):
-        ratio = median([each[what] for each in runs]) / floor
-        report.targets.append(Target(f"{title}: {what} beside cp -a", ratio, TIMES, "x"))
+    for what, floor in FLOORS.items():
+        ratio = seconds[what] / seconds[floor]
+        report.targets.append(Target(f"{title}: {what} beside {floor}", ratio, TIMES, "x"))
 
 
 def _row(table: Table, what: str, seconds: float, size: float, floor: float) -> None:
@@ -147,13 +151,13 @@ def _copied(files: Path, place: Place, disk_bytes: int) -> dict[str, float]:
     try:
         began = time.monotonic()
         _call("cp", "-a", str(files), str(target))
-        found["cp"] = time.monotonic() - began
+        found[COPY] = time.monotonic() - began
         _call("sync", "-f", str(target))
         found["cp and sync"] = time.monotonic() - began
         with _disk(folder / "bench-disk", disk_bytes) as point:
             began = time.monotonic()
             _call("cp", "-a", str(target), str(point))
-            found["cp to a new disk"] = time.monotonic() - began
+            found[TO_A_DISK] = time.monotonic() - began
             _call("umount", str(point))
             found["the same, unmounted"] = time.monotonic() - began
     finally:

@@ -126,13 +126,7 @@ def demand(pinned: Pinned | None) -> Amounts:
     """What a node has to have free for it."""
     if pinned is None:
         return Amounts()
-    bounds = pinned.resources
-    return Amounts(
-        cpu_millis=bounds.cpu_millis,
-        memory_bytes=bounds.memory_bytes,
-        disk_bytes=bounds.workspace_bytes if pinned.medium is Medium.DISK else 0,
-        executions=1,
-    )
+    return Amounts.of_sandbox(pinned.resources, pinned.medium)
 
 
 def needs_values(record: Fact[AnyRecord]) -> bool:

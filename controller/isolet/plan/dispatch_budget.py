@@ -1,7 +1,7 @@
 """What follows from the budgets of a run: deadlines, lifetimes, grace periods, fences. PURE.
 
-All in seconds. A slot's lifetime has to hold for one that is assigned at the last moment of its
-idle time; a fence has to outlive the run it stands for, and any token that could be sent again.
+All in seconds. A fence has to outlive the run it stands for, and any token that could be sent
+again.
 """
 
 from isolet.wire.dispatch import Budgets
@@ -19,11 +19,6 @@ def total(budgets: Budgets) -> int:
 def run_deadline(budgets: Budgets) -> int:
     """From the assignment until it is ended, whatever it says of itself."""
     return budgets.startup_seconds + budgets.execution_seconds + budgets.finalization_seconds
-
-
-def slot_lifetime(budgets: Budgets, idle_seconds: int) -> int:
-    """From a slot's start until it ends itself: start, wait for a run, and serve all of it."""
-    return budgets.startup_seconds + idle_seconds + total(budgets)
 
 
 def drain(budgets: Budgets) -> int:

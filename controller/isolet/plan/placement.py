@@ -181,7 +181,7 @@ def _room(demand: Demand, facts: NodeFacts) -> str | None:
     never = room.lacking(demand.amounts, Amounts(), capacity)
     if never:
         return f"too small for {_told(demand.amounts, never)}"
-    used = add(facts.report.allocated, facts.promised)
+    used = facts.report.allocated.plus(facts.promised)
     return None if room.fits(demand.amounts, used, capacity) else "full"
 
 
@@ -195,23 +195,13 @@ def _told(amounts: Amounts, which: Iterable[str]) -> str:
     return ", ".join(f"{name} {shown[name]}" for name in which)
 
 
-def add(one: Amounts, other: Amounts) -> Amounts:
-    """Both together."""
-    return Amounts(
-        cpu_millis=one.cpu_millis + other.cpu_millis,
-        memory_bytes=one.memory_bytes + other.memory_bytes,
-        disk_bytes=one.disk_bytes + other.disk_bytes,
-        executions=one.executions + other.executions,
-    )
-
-
 def _rank(demand: Demand, facts: NodeFacts) -> tuple[bool, bool, float, str]:
     """Content at hand, then a slot that waits, then least share of memory promised.
 
     Equals are drawn by hash, not name.
     """
     assert facts.report is not None
-    used = add(add(facts.report.allocated, facts.promised), demand.amounts)
+    used = facts.report.allocated.plus(facts.promised).plus(demand.amounts)
     share = used.memory_bytes / max(facts.report.capacity.memory_bytes, 1)
     drawn = names.short_digest(demand.uid, facts.name)
     return facts.name not in demand.near, facts.name not in demand.warm, share, drawn
@@ -255,7 +245,7 @@ def promised(
         record = records.get(uid)
         counted = record is not None and report is not None and record.sequence <= report.sequence
         if not counted:
-            total = add(total, binding.demand(item.pinned))
+            total = total.plus(binding.demand(item.pinned))
     return total
 
 

@@ -10,7 +10,6 @@ from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from isolet.wire.execution import Medium
 from isolet.wire.node import Amounts
 from isolet.wire.pool import PoolWanted
 
@@ -122,7 +121,7 @@ def decide(
         made, why = _made(pool, [s for s in kept if s.pool == digest], leaving[digest], room, now)
         if closed:
             made, why = 0, "the node takes no work"
-        room = _sum(room, demand(pool.wanted), -made)
+        room = room.plus(demand(pool.wanted), -made)
         actions += [Make(digest)] * made
         if why:
             short.append((digest, why))
@@ -164,13 +163,7 @@ def to_give(wanted: PoolWanted, slots: Iterable[Slot], now: float) -> list[Slot]
 
 def demand(wanted: PoolWanted) -> Amounts:
     """What one slot takes of the node's room."""
-    bounds = wanted.resources
-    return Amounts(
-        cpu_millis=bounds.cpu_millis,
-        memory_bytes=bounds.memory_bytes,
-        disk_bytes=bounds.workspace_bytes if wanted.medium is Medium.DISK else 0,
-        executions=1,
-    )
+    return Amounts.of_sandbox(wanted.resources, wanted.medium)
 
 
 def _is_old(wanted: PoolWanted, slot: Slot, now: float) -> bool:
@@ -208,7 +201,7 @@ def _retired(
         found |= {slot.uid: "more than wanted" for slot in fresh[: max(0, surplus)]}
     going = [s for s in slots if s.uid in found or s.life is SlotLife.RETIRING]
     for slot in going:
-        room = _sum(room, slot.amounts)
+        room = room.plus(slot.amounts)
     found |= {uid: "its room is needed" for uid in _in_the_way(idle, found, room)}
     return [Retire(uid, why, failed=why == LATE) for uid, why in found.items()]
 
@@ -227,7 +220,7 @@ def _in_the_way(idle: Sequence[Slot], found: Container[str], room: Amounts) -> I
         if not _is_short(room):
             return
         if slot.uid not in found:
-            room = _sum(room, slot.amounts)
+            room = room.plus(slot.amounts)
             yield slot.uid
 
 
@@ -243,7 +236,7 @@ def _made(
     if _backoff_left(pool, now) > 0:
         return 0, _failing(pool)
     fits = 0
-    while fits < lacking and not _is_short(_sum(room, demand(pool.wanted), -fits - 1)):
+    while fits < lacking and not _is_short(room.plus(demand(pool.wanted), -fits - 1)):
         fits += 1
     turns = max(0, pool.wanted.create_concurrency - creating)
     return min(lacking, turns, fits), "the node has no room for more" if fits < lacking else ""
@@ -261,15 +254,6 @@ def _backoff_left(pool: Pool, now: float) -> float:
         return 0.0
     pause = min(LONGEST_BACKOFF_SECONDS, FIRST_BACKOFF_SECONDS * 2.0 ** min(pool.failures - 1, 16))
     return pool.failed_at + pause - now
-
-
-def _sum(room: Amounts, more: Amounts, times: int = 1) -> Amounts:
-    return Amounts(
-        cpu_millis=room.cpu_millis + times * more.cpu_millis,
-        memory_bytes=room.memory_bytes + times * more.memory_bytes,
-        disk_bytes=room.disk_bytes + times * more.disk_bytes,
-        executions=room.executions + times * more.executions,
-    )
 
 
 def _is_short(room: Amounts) -> bool:

@@ -1,8 +1,10 @@
 """What an agent says about itself and its node."""
 
 from datetime import datetime
+from typing import Self
 
 from isolet.wire.base import WIRE_VERSIONS, Wire
+from isolet.wire.execution import Medium, Resources
 from isolet.wire.pool import PoolObserved
 
 
@@ -30,6 +32,25 @@ class Amounts(Wire):
     memory_bytes: int = 0
     disk_bytes: int = 0
     executions: int = 0
+
+    @classmethod
+    def of_sandbox(cls, bounds: Resources, medium: Medium) -> Self:
+        """What one sandbox with these bounds takes."""
+        return cls(
+            cpu_millis=bounds.cpu_millis,
+            memory_bytes=bounds.memory_bytes,
+            disk_bytes=bounds.workspace_bytes if medium is Medium.DISK else 0,
+            executions=1,
+        )
+
+    def plus(self, more: "Amounts", times: int = 1) -> "Amounts":
+        """Both together; with negative `times`, what is left without it."""
+        return Amounts(
+            cpu_millis=self.cpu_millis + times * more.cpu_millis,
+            memory_bytes=self.memory_bytes + times * more.memory_bytes,
+            disk_bytes=self.disk_bytes + times * more.disk_bytes,
+            executions=self.executions + times * more.executions,
+        )
 
 
 class Stray(Wire):

@@ -5,9 +5,9 @@ it mounted to the file system on which the agent keeps copies; a sync of that is
 what was just written, so from the page cache, and they take turns.
 
 A restore is held to that floor as well, and beside a second one: `cp -a` of that copy to where a
-restore has to bring it, a new disk of the same kind (ext4 on a loop device). Making that disk counts
-for the restore and not for the floor, as do the digests and the sandbox's start, which is shown by
-itself.
+restore has to bring it, a new disk of the same kind (ext4 on a loop device). Making that disk
+counts for the restore and not for the floor, as do the digests and the sandbox's start, which is
+shown by itself.
 """
 
 from __future__ import annotations

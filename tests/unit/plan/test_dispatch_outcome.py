@@ -82,7 +82,6 @@ def test_the_budgets_of_the_defaults() -> None:
     budgets = Budgets()
     assert budget.total(budgets) == 3810
     assert budget.run_deadline(budgets) == 3780
-    assert budget.slot_lifetime(budgets, 300) == 4230
     assert budget.drain(budgets) == 3870
     assert budget.replay_fence(budgets) == 86_460
     assert budget.cancel_fence(budgets) == 86_460
@@ -92,6 +91,5 @@ def test_what_is_derived_outlives_what_it_is_for() -> None:
     for seconds in (1, 600, 86_400):
         budgets = Budgets(execution_seconds=seconds)
         assert budget.run_deadline(budgets) < budget.total(budgets) < budget.drain(budgets)
-        assert budget.slot_lifetime(budgets, 300) > 300 + budget.total(budgets)
         assert budget.replay_fence(budgets) >= budget.run_deadline(budgets) + budget.MARGIN
         assert budget.cancel_fence(budgets) >= seconds + 3600

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from isolet.agent.service import pool_records
-from isolet.plan import pool
+from isolet.plan import dispatch_budget, pool
 from isolet.plan.pool import Make, Pool, Retire, Slot, SlotLife
 from isolet.wire.dispatch import Budgets, RunnerContract
 from isolet.wire.execution import ExecutionSpec, Medium, Workspace
@@ -174,6 +174,18 @@ def test_a_runner_has_its_startup_budget_before_it_is_late_or_old() -> None:
     assert pool_records.unused_life(wish) > max(late, old) - 1000.0
 
 
+@pytest.mark.parametrize(("seconds", "life"), [(3600, 4530), (1, 931), (86_000, 86_930)])
+def test_a_slot_outlives_a_run_that_it_is_given_at_its_last_moment(seconds, life) -> None:
+    budgets = Budgets(execution_seconds=seconds)
+    runner = RunnerContract(command=("/app/runtime",), budgets=budgets)
+    total = dispatch_budget.total(budgets)
+    wish = a_wish(
+        idle_timeout_seconds=300, runner=runner, maximum_deadline_seconds=min(total, 86_400)
+    )
+    assert pool_records.longest_life(wish) == life
+    assert life >= budgets.startup_seconds + 300 + total
+
+
 def test_one_before_whom_others_are_served_gets_what_is_left() -> None:
     slots = [a_slot("a", ready_since=990.0), a_slot("b")]
     found = [pool.choose(a_wish(), slots, 1000.0, ahead=ahead) for ahead in range(3)]
@@ -278,11 +290,11 @@ class World:
                 if choice is not None:
                     del self.slots[choice.uid]
                     self.given[choice.uid] += 1
-                    self.work = pool._sum(self.work, choice.amounts)
+                    self.work = self.work.plus(choice.amounts)
             case 1:
                 self.work = Amounts()
             case 2:
-                self.work = pool._sum(self.work, pool.demand(self.wish), self.rng.randrange(3))
+                self.work = self.work.plus(pool.demand(self.wish), self.rng.randrange(3))
             case 3 if self.rng.random() < 0.2:
                 generation = self.wish.generation + 1
                 self.wish = self.wish.model_copy(update={"generation": generation})

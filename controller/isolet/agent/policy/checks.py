@@ -104,13 +104,7 @@ def process_violations(spec: ProcessSpec) -> tuple[Violation, ...]:
 
 def demand(spec: ExecutionSpec) -> Amounts:
     """What the sandbox takes of the node's capacity."""
-    disk = spec.resources.workspace_bytes if spec.workspace.medium is Medium.DISK else 0
-    return Amounts(
-        cpu_millis=spec.resources.cpu_millis,
-        memory_bytes=spec.resources.memory_bytes,
-        disk_bytes=disk,
-        executions=1,
-    )
+    return Amounts.of_sandbox(spec.resources, spec.workspace.medium)
 
 
 def room(policy: NodePolicy, allocated: Amounts, spec: ExecutionSpec) -> str | None:

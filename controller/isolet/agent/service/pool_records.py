@@ -10,7 +10,7 @@ from isolet.agent.service.node import allocated
 from isolet.base import names
 from isolet.plan import pool
 from isolet.plan.sandbox_model import Kind, SandboxRecord
-from isolet.wire.execution import Medium, State
+from isolet.wire.execution import State
 from isolet.wire.node import Amounts
 from isolet.wire.pool import PoolObserved, PoolWanted
 
@@ -131,7 +131,7 @@ def slot(
         made_at=made_at,
         ready_since=ready_since if life is pool.SlotLife.READY else None,
         reserved=reserved,
-        amounts=_amounts(record),
+        amounts=Amounts.of_sandbox(record.spec.resources, record.spec.medium),
     )
 
 
@@ -143,23 +143,10 @@ def room(
     The room of work that waits for a slot is there for that slot.
     """
     work = allocated([record for record in records if not record.awaits_slot])
-    held = [work, *(slot.amounts for slot in slots)]
-    return Amounts(
-        cpu_millis=capacity.cpu_millis - sum(one.cpu_millis for one in held),
-        memory_bytes=capacity.memory_bytes - sum(one.memory_bytes for one in held),
-        disk_bytes=capacity.disk_bytes - sum(one.disk_bytes for one in held),
-        executions=capacity.executions - sum(one.executions for one in held),
-    )
-
-
-def _amounts(record: SandboxRecord) -> Amounts:
-    bounds = record.spec.resources
-    return Amounts(
-        cpu_millis=bounds.cpu_millis,
-        memory_bytes=bounds.memory_bytes,
-        disk_bytes=bounds.workspace_bytes if record.spec.medium is Medium.DISK else 0,
-        executions=1,
-    )
+    left = capacity.plus(work, -1)
+    for one in slots:
+        left = left.plus(one.amounts, -1)
+    return left
 
 
 def observed(

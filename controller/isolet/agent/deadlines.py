@@ -10,7 +10,7 @@ import math
 import os
 import stat
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 _VERSION = 1
@@ -43,6 +43,9 @@ class Deadline:
             raise ValueError("pid and pid_start must be counts")
 
 
+_FIELDS = tuple(field.name for field in fields(Deadline))
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Deadlines:
     """The whole file."""
@@ -68,10 +71,14 @@ class Ended:
 
 
 def write(path: Path, content: Deadlines) -> None:
-    """Replace the file: readers see the old one or the new one, whole, also after a crash."""
-    entries = [asdict(entry) for entry in content.entries]
+    """Replace the file: readers see the old one or the new one, whole.
+
+    It is not forced to a disk: a machine that crashes has no sandbox any more, and the deadlines of
+    one boot mean nothing in the next.
+    """
+    entries = [{name: getattr(entry, name) for name in _FIELDS} for entry in content.entries]
     document = {"version": _VERSION, "installation": content.installation, "entries": entries}
-    replace(path, json.dumps(document, separators=(",", ":")).encode())
+    replace(path, json.dumps(document, separators=(",", ":")).encode(), durable=False)
 
 
 def read(path: Path) -> Deadlines:
@@ -118,15 +125,16 @@ def ended_by_watchdog(journal: Iterable[Ended], name: str, boot_id: str) -> Ende
     return max(lines, key=lambda line: (line.confirmed, line.boottime), default=None)
 
 
-def replace(path: Path, content: bytes) -> None:
-    """Write a file of the owner's alone, on disk, under its name in one step."""
+def replace(path: Path, content: bytes, *, durable: bool = True) -> None:
+    """Write a file of the owner's alone, on disk if `durable`, under its name in one step."""
     aside = path.with_name(f".{path.name}.new")
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
     with open(os.open(aside, flags, 0o600), "wb") as file:
         os.fchmod(file.fileno(), 0o600)
         file.write(content)
         file.flush()
-        os.fsync(file.fileno())
+        if durable:
+            os.fsync(file.fileno())
     aside.rename(path)
 
 

@@ -403,6 +403,38 @@ async def test_one_change_that_the_database_refuses_spoils_no_other(state: Path)
     await store.close()
 
 
+async def test_somebody_else_at_the_file_is_waited_for_and_holds_up_nobody_else(
+    state: Path,
+) -> None:
+    store = await SQLiteStore.open(state)
+    await store.add(a_record("one"))
+    other = sqlite3.connect(state / folder.DATABASE_NAME, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    writing = asyncio.create_task(store.add(a_record("two")))
+    async with asyncio.timeout(60):
+        # What reads, and all else on the event loop, goes on.
+        for _ in range(5):
+            await asyncio.sleep(0.01)
+            assert [record.uid for record in await store.list()] == ["one"]
+        assert not writing.done()
+        other.execute("ROLLBACK")
+        assert (await writing).uid == "two"
+    other.close()
+    await store.close()
+
+
+async def test_somebody_who_never_leaves_the_file_is_told_of(state: Path, monkeypatch) -> None:
+    monkeypatch.setattr(writer, "_BUSY_SECONDS", 0.1)
+    store = await SQLiteStore.open(state)
+    other = sqlite3.connect(state / folder.DATABASE_NAME, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    with pytest.raises(errors.Unavailable, match="locked"):
+        await store.add(a_record("one"))
+    other.close()
+    assert (await store.add(a_record("one"))).revision == 1
+    await store.close()
+
+
 @pytest.mark.parametrize("statement", ["BEGIN", "UPDATE records", "COMMIT"])
 async def test_a_statement_that_fails_changes_nothing_and_stops_nobody(
     state: Path, statement: str, monkeypatch

@@ -23,7 +23,8 @@ from isolet.base import errors
 from isolet.plan.sandbox_model import Kind, SandboxRecord
 from isolet.wire.base import Fence
 
-_BUSY_MILLISECONDS = 5000
+_BUSY_SECONDS = 5.0
+"""How long an opening waits for whoever else has the file open."""
 _RECORD, _TOMBSTONE = changes.RECORD, changes.TOMBSTONE
 _CHANGED = f"""
     SELECT 'record', {_RECORD} FROM records WHERE sequence > ?
@@ -256,11 +257,14 @@ def _newness(history: fences.Obeyed) -> tuple[int, int]:
 async def _connect(path: Path) -> tuple[aiosqlite.Connection, sqlite3.Connection]:
     """A connection with no transactions of its own making, and what is below it."""
     below = sqlite3.connect(
-        _uri(path, "rw"), uri=True, isolation_level=None, check_same_thread=False
+        _uri(path, "rw"),
+        uri=True,
+        isolation_level=None,
+        check_same_thread=False,
+        timeout=_BUSY_SECONDS,
     )
     connection = await aiosqlite.Connection(lambda: below, iter_chunk_size=64)
     try:
-        await connection.execute(f"PRAGMA busy_timeout = {_BUSY_MILLISECONDS}")
         await connection.execute("PRAGMA journal_mode = WAL")
         await connection.execute("PRAGMA synchronous = FULL")
     except BaseException:
@@ -295,7 +299,8 @@ async def migrate(connection: aiosqlite.Connection, version: int) -> None:
 async def _start(
     connection: aiosqlite.Connection,
 ) -> tuple[tuple[str, int], dict[str, fences.Obeyed]]:
-    """Identity and sequence, and the fences obeyed so far."""
+    """Identity and sequence, and the fences obeyed so far; from here on the `Writer` waits."""
+    await connection.execute("PRAGMA busy_timeout = 0")
     meta = list(await connection.execute_fetchall("SELECT epoch, sequence FROM meta"))
     rows = await connection.execute_fetchall(
         "SELECT shard, lease_uid, transitions FROM fences ORDER BY shard, place"

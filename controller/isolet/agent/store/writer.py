@@ -1,10 +1,11 @@
 """The one writer of a database: takes what waits, runs it as one transaction, syncs once.
 
 A commit under `synchronous=FULL` costs a sync of the disk, so the changes that arrive during one
-share the next. Only the two statements that may wait go to the connection's thread: the one that
-begins a transaction, for a lock, and the one that ends it, for the disk. Those in between find
-their pages in memory, and a hop for each costs many times what it takes, most of all on a busy
-machine.
+share the next. Only the statement that waits for the disk goes to the connection's thread, the one
+that ends a transaction. All others find their pages in memory, and a hop for each costs many times
+what it takes, most of all on a busy machine. The one that begins a transaction takes the one lock
+for writers, which nobody else has but for a moment (a backup, somebody who looks): it is asked for
+again then.
 Each change still sees the ones before it and fails alone: a change checks before it writes, so one
 that raises has written nothing. When the database itself refuses a shared transaction, its changes
 are run again one by one, so that none suffers for another.
@@ -20,12 +21,14 @@ from typing import Any, Generic, TypeVar
 
 import aiosqlite
 
-from isolet.agent.store import folder
+from isolet.agent.store import codec, folder
 from isolet.base import errors
 
 T = TypeVar("T")
 
 _MOST_AT_ONCE = 256
+_BUSY_SECONDS = 5.0
+_BUSY_LOOK_SECONDS = 0.02
 
 
 @dataclass(slots=True)
@@ -147,7 +150,7 @@ class Writer:
         committing = False
         try:
             await self._roll_back()
-            await self._connection.execute_fetchall("BEGIN IMMEDIATE")
+            await self._begin(transaction)
             results = [await self._attempt(transaction, item) for item in batch]
             if transaction.sequence != self._sequence:
                 await transaction.run("UPDATE meta SET sequence = ?", transaction.sequence)
@@ -163,6 +166,18 @@ class Writer:
         for result in results:
             result.tell()
         return None
+
+    async def _begin(self, transaction: Transaction) -> None:
+        until = asyncio.get_running_loop().time() + _BUSY_SECONDS
+        while True:
+            try:
+                await transaction.run("BEGIN IMMEDIATE")
+                return
+            except sqlite3.OperationalError as error:
+                busy = codec.sqlite_kind(error) == sqlite3.SQLITE_BUSY
+                if not busy or asyncio.get_running_loop().time() > until:
+                    raise
+            await asyncio.sleep(_BUSY_LOOK_SECONDS)
 
     async def _attempt(self, transaction: Transaction, item: _Waiting[Any]) -> _Result:
         """One change; its refusal is its own, any other failure ends the transaction."""

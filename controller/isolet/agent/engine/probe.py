@@ -23,7 +23,10 @@ def create_body(image_id: str, installation: str) -> dict[str, object]:
         "Entrypoint": [],
         "Cmd": ["never-started"],
         "Labels": {names.LABEL_INSTALLATION: installation, names.LABEL_KIND: KIND},
-        "HostConfig": {"NetworkMode": "none", "LogConfig": {"Type": "none"}},
+        # Not the log driver `none`: whoever attaches to every container of the node, log included,
+        # would have dockerd (20.10) look for a plugin of that name for 15 s, and nobody is told
+        # of any container's end meanwhile.
+        "HostConfig": {"NetworkMode": "none", "LogConfig": {"Type": "local"}},
     }
 
 

@@ -60,7 +60,8 @@ class Run:
         self._clock = parts.clock
         self._log = log.get("agent.dispatch", uid=parts.begun.wanted.uid)
         self._decoder = Decoder()
-        self._delivered = self._spool.delivered()
+        # What is begun with a document has nothing to go on from.
+        self._delivered = self._spool.delivered() if envelope is None else None
         self._completed_at: float | None = None
         self._timer: asyncio.Timeout | None = None
         self._watching: asyncio.Task[Exit] | None = None
@@ -68,7 +69,7 @@ class Run:
         self._exit: Exit | None = None
         self._handed_on = False
         """Taken up from an agent that was killed before it knew that the document was taken."""
-        self._stop = self._spool.stopped()
+        self._stop = self._spool.stopped() if envelope is None else None
         self.outcome: Outcome | None = None
         self.quarantined = False
 
@@ -116,7 +117,8 @@ class Run:
     async def perform(self) -> None:
         """See the run to its end."""
         self._handed_on = self._envelope is None and self._delivered is None
-        await asyncio.to_thread(self._replay)
+        if self._envelope is None:
+            await asyncio.to_thread(self._replay)
         if self._stop is None:
             await self._to_its_exit()
         self._envelope = None

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from isolet.agent.engine.base import Engine
 from isolet.agent.policy.model import NodePolicy
+from isolet.agent.service.calm import Calm
 from isolet.agent.service.ports import Disks, Launches, Mirrors, Trees
 from isolet.agent.store.base import Store
 from isolet.agent.transfer.objectstore import ObjectStore
@@ -50,6 +51,7 @@ class Context:
     """This node's own, with which it reads Checkpoints from others; None: it does not."""
     object_store: ObjectStore | None = None
     """Where copies of Checkpoints are kept beside the node, if anywhere."""
+    calm: Calm = field(default_factory=Calm)
     starts: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(CREATES_AT_ONCE))
     archives: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(ARCHIVES_AT_ONCE))
 

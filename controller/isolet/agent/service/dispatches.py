@@ -83,6 +83,7 @@ class RunnerSlot:
 
         Its stderr goes nowhere, but that of PID 1 is open to it, and in the log.
         """
+        await self._owner.calm.lull()
         lines, skip, room = 2, offset, MAX_EVENTS_BYTES
         after = dict.fromkeys(Stream, 0)
         frames = self._owner.engine.output(self._container, after=after, follow=True)
@@ -112,6 +113,10 @@ class RunnerSlot:
 
     async def exit(self) -> Exit:
         """How the container ended."""
+        await self._owner.calm.wait()
+        return await self._end()
+
+    async def _end(self) -> Exit:
         while True:
             try:
                 seen = await self._owner.engine.inspect(self._container)
@@ -134,7 +139,7 @@ class RunnerSlot:
         await self._owner.engine.kill(self._container)
         try:
             async with asyncio.timeout(_DEATH_SECONDS):
-                await self.exit()
+                await self._end()
         except TimeoutError:
             raise errors.Unconfirmed(
                 "a runner still lives after it was killed", reason=reasons.CANCEL_UNVERIFIED
@@ -179,7 +184,7 @@ class RunnerSlots:
         self._admission = admission
         self._told = told
         self.facts = facts
-        self.engine = context.engine
+        self.engine, self.calm = context.engine, context.calm
         self._kept: dict[str, _Kept] = {}
 
     async def reserve(self, request: ReserveRequest) -> Reservation:

@@ -2,9 +2,8 @@
 
 What is wanted is kept in the store, so that an agent goes on without its operator. A slot is a
 record as any other, made, watched and removed by a worker of its own; here is only what a slot has
-beside: the open input, and whether somebody is about to be given it. Both are in memory: an agent
-that restarts attaches again to those whose container is exactly what was asked for and which say
-that they wait, and has all others removed.
+beside: the open input, and whether somebody is about to be given it. Both are in memory: after a
+restart those that wait and are exactly what was asked for are attached to, the others removed.
 """
 
 import asyncio
@@ -134,6 +133,7 @@ class Pools:
             except TimeoutError:
                 continue
             await asyncio.sleep(SETTLE_SECONDS)
+            await self._context.calm.wait()
 
     async def _tend(self) -> float:
         now = self._context.clock.boottime()
@@ -256,7 +256,7 @@ class Pools:
     def _call(self, digest: str | None) -> None:
         """Have those look whose turn it is."""
         if digest is not None and digest in self._digests:
-            slots, now = self._offered()
+            slots, now = self._offered(digest)
             able = pool.to_give(self._digests[digest], slots, now)
             for uid in self._line.first(digest, len(able)):
                 self._ensure(uid)
@@ -335,17 +335,19 @@ class Pools:
         if choice is None:
             return None
         choice.reserved = True
+        self._context.calm.stir()
         return Lease(choice.slot, choice.input)
 
     def _choice(self, wanted: PoolWanted, record: SandboxRecord | None) -> _Ready | None:
-        slots, now = self._offered()
-        ahead = 0 if record is None else self._line.ahead(record, wanted.digest())
+        slots, now = self._offered(digest := wanted.digest())
+        ahead = 0 if record is None else self._line.ahead(record, digest)
         found = pool.choose(wanted, slots, now, ahead=ahead)
         return self._ready.get(found.uid) if found else None
 
-    def _offered(self) -> tuple[list[pool.Slot], float]:
+    def _offered(self, digest: str) -> tuple[list[pool.Slot], float]:
         now = self._context.clock.boottime()
-        return [self._slot(ready.slot, now) for ready in self._ready.values()], now
+        mine = (one.slot for one in self._ready.values() if one.slot.spec_digest == digest)
+        return [self._slot(slot, now) for slot in mine], now
 
     def release(self, lease: Lease, *, gone: bool) -> None:
         """It was given to nobody; `gone` says that it is not to be had any more."""
@@ -360,6 +362,7 @@ class Pools:
 
     def given(self, lease: Lease, uid: str) -> None:
         """It belongs to `uid` now."""
+        self._context.calm.stir()
         self._owners[lease.slot.uid] = uid
         self._line.leave(uid)
         seen = self._seen.get(lease.slot.spec_digest)

@@ -79,7 +79,7 @@ class Service(ProcessDoor, CheckpointDoor):
             context.checkpoints, files=context.certificate, store=context.object_store
         )
         self._restorer = Restorer(context, copies)
-        self._watchers = Watchers(context.store, self._seen, buried)
+        self._watchers = Watchers(context.store, self._seen, buried, context.calm)
         self._turns = Turns(self._wake)
         self._commands = Commands(context, self._watchers, self._turns, self._touch, self._end_host)
         self._node = Node(context, self._watchers.node_changed)

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 
+from isolet.agent.service.calm import Calm
 from isolet.agent.store.base import Store, Tombstone
 from isolet.plan.sandbox_model import Kind, SandboxRecord
 from isolet.wire.agent_api import Change
@@ -24,10 +25,12 @@ class Watchers:
         store: Store,
         observed: Callable[[SandboxRecord], Observed],
         buried: Callable[[Tombstone, int], Observed],
+        calm: Calm,
     ) -> None:
         self._store = store
         self._observed = observed
         self._buried = buried
+        self._calm = calm
         self._streams: set[asyncio.Event] = set()
         self._node_changes = 0
 
@@ -58,6 +61,8 @@ class Watchers:
                 told, news = self._node_changes, self._node_changes != told
                 yield Change(epoch=self._store.epoch, sequence=newest, node_changed=news)
                 await _wait(wake)
+                # Who watches begins to work as well, on the processor that a sandbox needs.
+                await self._calm.wait()
         finally:
             self._streams.discard(wake)
 

@@ -24,11 +24,12 @@ from isolet.plan.sandbox_model import (
     CheckpointAction,
     Control,
     Decision,
+    Kind,
     Life,
     SandboxRecord,
     Seen,
 )
-from isolet.wire.execution import Step, Waiting
+from isolet.wire.execution import State, Step, Waiting
 
 FIRST_BACKOFF_SECONDS = 0.2
 LONGEST_BACKOFF_SECONDS = 30.0
@@ -194,6 +195,8 @@ class Worker:
         record = await self._context.store.get(self._uid)
         if record is None:
             return None
+        if _can_wait(record):
+            await self._context.calm.wait()
         driver = self._last = self._driver(record)
         decision = await driver.decide(record)
         for action in decision.actions:
@@ -231,6 +234,17 @@ class Worker:
     def _back_off(self) -> float:
         self._backoff = min(LONGEST_BACKOFF_SECONDS, max(FIRST_BACKOFF_SECONDS, self._backoff * 2))
         return self._backoff
+
+
+def _can_wait(record: SandboxRecord) -> bool:
+    """Whether nobody waits for this look who is not better served by a free processor.
+
+    What has just been given a slot begins by itself, and what has ended is only to be removed.
+    """
+    if record.outcome is not None or record.kind is Kind.SLOT:
+        return True
+    wished_over = record.removing or record.stop is not None or record.state is State.TERMINATED
+    return record.slot is not None and not wished_over
 
 
 def _waiting_for(record: SandboxRecord, error: errors.IsoletError) -> Waiting:

@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 
 from isolet.agent.service import pool_records
+from isolet.agent.service.calm import Calm
 from isolet.agent.service.pools import Lease, Pools
 from isolet.plan.sandbox_model import SandboxRecord
 from isolet.wire.execution import Step
@@ -38,7 +39,9 @@ class World:
         clock = SimpleNamespace(boottime=lambda: self.boottime, now=lambda: NOON)
         policy = SimpleNamespace(capacity_amounts=lambda: PLENTY)
         engine = SimpleNamespace(attach=self.attach)
-        context = SimpleNamespace(store=self.store, clock=clock, policy=policy, engine=engine)
+        context = SimpleNamespace(
+            store=self.store, clock=clock, policy=policy, engine=engine, calm=Calm()
+        )
         qualified = SimpleNamespace(is_serving=True)
         node = SimpleNamespace(qualification=qualified, names_of=lambda _: ())
         self.pools = Pools(

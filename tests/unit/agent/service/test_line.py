@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from isolet.agent.service import pool_records
+from isolet.agent.service.calm import Calm
 from isolet.agent.service.line import Line
 from isolet.agent.service.pools import Pools
 from isolet.plan.sandbox_model import SandboxRecord, Seen, Stop
@@ -43,7 +44,9 @@ class World:
     def __init__(self) -> None:
         self.woken: list[str] = []
         self.now = 100.0
-        context: Any = SimpleNamespace(clock=SimpleNamespace(boottime=lambda: self.now))
+        context: Any = SimpleNamespace(
+            clock=SimpleNamespace(boottime=lambda: self.now), calm=Calm()
+        )
         inputs: Any = SimpleNamespace(spec=lambda _: SPEC)
         node: Any = None
         self.pools = Pools(context, inputs, node, self.woken.append, lambda: None)

@@ -13,6 +13,7 @@ from isolet.agent.engine.base import OutputFrame, Status, Stream
 from isolet.agent.service import pool_records
 from isolet.agent.service.admission import Admission
 from isolet.agent.service.assign import Assigner
+from isolet.agent.service.calm import Calm
 from isolet.agent.service.dispatches import RunnerSlot, RunnerSlots
 from isolet.agent.service.due import deadline_entry
 from isolet.agent.service.node import allocated
@@ -78,6 +79,7 @@ class World:
         moment = Moment(wall=NOON, boottime=TAKEN, boot_id="boot")
         self.context: Any = SimpleNamespace(
             store=self.store,
+            calm=Calm(),
             moment=lambda: moment,
             clock=SimpleNamespace(now=lambda: NOON),
             installation="here",

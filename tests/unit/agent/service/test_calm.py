@@ -1,0 +1,78 @@
+"""What can wait does so while somebody is being given a slot, and not for ever."""
+
+import asyncio
+
+import pytest
+
+from isolet.agent.service import calm
+from isolet.agent.service.calm import Calm
+
+
+class Clock:
+    """It moves only while somebody sleeps."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.slept: list[float] = []
+
+    def monotonic(self) -> float:
+        return self.now
+
+    async def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.now += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(calm.time, "monotonic", made.monotonic)
+    monkeypatch.setattr(calm.asyncio, "sleep", made.sleep)
+    return made
+
+
+def run(work) -> None:
+    """Drive a coroutine that waits for nothing but the clock above."""
+    with pytest.raises(StopIteration):
+        work.send(None)
+
+
+def test_nobody_waits_where_nothing_was_given(clock: Clock) -> None:
+    quiet = Calm()
+    run(quiet.wait())
+    run(quiet.lull())
+    assert clock.slept == []
+
+
+@pytest.mark.parametrize(
+    ("wait", "seconds"), [("wait", calm.QUIET_SECONDS), ("lull", calm.LULL_SECONDS)]
+)
+def test_what_was_given_is_left_alone_for_a_moment(clock: Clock, wait: str, seconds: float) -> None:
+    quiet = Calm()
+    quiet.stir()
+    clock.now += seconds / 4
+    run(getattr(quiet, wait)())
+    assert clock.now == pytest.approx(1000.0 + seconds)
+    run(getattr(quiet, wait)())
+    assert len(clock.slept) == 1
+
+
+def test_nothing_waits_for_ever(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    quiet = Calm()
+    quiet.stir()
+
+    async def stirred(seconds: float) -> None:
+        await clock.sleep(seconds)
+        quiet.stir()
+
+    monkeypatch.setattr(calm.asyncio, "sleep", stirred)
+    run(quiet.wait())
+    assert clock.now == pytest.approx(1000.0 + calm.LONGEST_SECONDS)
+
+
+async def test_on_a_loop() -> None:
+    quiet = Calm()
+    quiet.stir()
+    began = asyncio.get_running_loop().time()
+    await quiet.wait()
+    assert asyncio.get_running_loop().time() - began >= calm.QUIET_SECONDS * 0.9

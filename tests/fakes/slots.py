@@ -22,7 +22,8 @@ class FakeSlot:
         self.changed = asyncio.Event()
         # What goes wrong.
         self.blocks = False
-        """It takes no input."""
+        """It takes no input, until `takes`."""
+        self._taking = asyncio.Event()
         self.cuts_input_at: int | None = None
         self.unreadable: list[Exception] = []
         self.resists: list[Exception] = []
@@ -37,6 +38,9 @@ class FakeSlot:
         self.ended = Exit(code=code, **more)
         self._tell()
 
+    def takes(self) -> None:
+        self._taking.set()
+
     def _tell(self) -> None:
         self.changed.set()
         self.changed = asyncio.Event()
@@ -46,7 +50,7 @@ class FakeSlot:
     async def deliver(self, data: bytes) -> None:
         await asyncio.sleep(0)
         if self.blocks:
-            await asyncio.Event().wait()
+            await self._taking.wait()
         if self.cuts_input_at is not None:
             self.stdin += data[: self.cuts_input_at]
             raise errors.Unconfirmed("the pipe broke")

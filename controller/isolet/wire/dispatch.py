@@ -141,7 +141,8 @@ class DispatchLine(Wire):
 class BeginRequest(Wire):
     """What stands before the document in the body of a begin."""
 
-    reservation: Reservation
+    reservation: Reservation | None = None
+    """None: whichever slot is ready."""
     wanted: DispatchWanted
 
 
@@ -171,16 +172,20 @@ class DispatchAPI(Protocol):
         ...
 
     async def begin(
-        self, reservation: Reservation, wanted: DispatchWanted, payload: bytes
+        self, reservation: Reservation | None, wanted: DispatchWanted, payload: bytes
     ) -> DispatchObserved:
         """Make the slot this run's and hand the document over, once.
 
-        The answer comes as soon as the run is owned; repeated, it answers with what is.
+        Without a reservation it is whichever slot of the class is ready. A reservation is for those
+        who have something to do between the two that only a run with a slot is worth. The answer
+        comes as soon as the run is owned; repeated, it answers with what is.
 
         Raises:
             Invalid: the document is not one JSON object, or not the one that was announced.
             Conflict: the uid was here before with another run, or was cancelled.
-            Unavailable: the reservation ran out (`NoCapacity`); nothing was changed.
+            NotFound: this node has no pool for the class.
+            Unavailable: the reservation ran out, or no slot is ready (`NoCapacity`); nothing was
+                changed.
             Unconfirmed: nobody can say; the run must not be tried again.
         """
         ...

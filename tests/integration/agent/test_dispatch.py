@@ -133,13 +133,15 @@ async def test_8_mib_go_in_and_the_file_of_the_class_is_there(pooled) -> None:
     assert (await lines(runs))[-1].ended.succeeded
 
 
-async def test_many_callers_for_one_slot_make_one_run(pooled) -> None:
+@pytest.mark.parametrize("calls", [1, 2])
+async def test_many_callers_for_one_slot_make_one_run(pooled, calls: int) -> None:
     runs = await warm(pooled)
 
     async def one(number: int) -> bool:
         document, wanted = asked({"echo": number}, uid=f"run-{number}")
         try:
-            kept = await runs.reserve(ReserveRequest(class_name=CLASS))
+            request = ReserveRequest(class_name=CLASS)
+            kept = await runs.reserve(request) if calls == 2 else None
             await runs.begin(kept, wanted, document)
         except errors.Unavailable:
             return False

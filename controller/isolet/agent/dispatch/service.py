@@ -32,6 +32,8 @@ _SMALL = 64 << 10
 """A larger document is read in a thread."""
 _BEGIN_SECONDS = 10.0
 """How long a run may take from its durable step until it is followed; it takes microseconds."""
+_HANDOVER_GLANCE_SECONDS = 0.02
+"""How long an answer lets its document go first; one that is taken slowly is not waited for."""
 _log = log.get("agent.dispatch")
 
 
@@ -119,18 +121,20 @@ class DispatchService:
         await self._slots.release(reservation)
 
     async def begin(
-        self, reservation: Reservation, wanted: DispatchWanted, payload: bytes
+        self, reservation: Reservation | None, wanted: DispatchWanted, payload: bytes
     ) -> DispatchObserved:
         """See DispatchAPI."""
         try:
             envelope = await self._envelope(wanted, payload)
             known = self._known(wanted)
         except errors.IsoletError:
-            await self._slots.release(reservation)
+            await self._release(reservation)
             raise
         if known is not None:
-            await self._slots.release(reservation)
+            await self._release(reservation)
             return known
+        if reservation is None:
+            reservation = await self.reserve(ReserveRequest(class_name=wanted.class_name))
         reach(DispatchStep.ASSIGN_BEFORE)
         try:
             slot = await self._slots.assign(reservation, wanted)
@@ -151,7 +155,11 @@ class DispatchService:
             self._settle(slot, _unfollowed(None))
             raise errors.Unconfirmed(f"the run cannot be kept: {error.strerror}") from error
         reach(DispatchStep.BEGIN_AFTER)
-        return self._go(slot, spool, begun, envelope).observed()
+        run = self._go(slot, spool, begun, envelope)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_HANDOVER_GLANCE_SECONDS):
+                await run.sent.wait()
+        return run.observed()
 
     async def dispatch(self, uid: str) -> DispatchObserved:
         """See DispatchAPI."""
@@ -223,6 +231,10 @@ class DispatchService:
         yield DispatchLine(ended=ended.outcome)
 
     # Within
+
+    async def _release(self, reservation: Reservation | None) -> None:
+        if reservation is not None:
+            await self._slots.release(reservation)
 
     async def _envelope(self, wanted: DispatchWanted, payload: bytes) -> bytes:
         """Check the document again: the caller may be wrong, and a slot is not spent on that."""

@@ -1,7 +1,5 @@
 """What an agent that was away for longer than a run may take makes of what it finds."""
 
-import asyncio
-
 import pytest
 
 from isolet.plan import reasons
@@ -19,8 +17,7 @@ async def it_works(node: Node, slot: FakeSlot) -> float:
 
 
 async def its_document_is_on_its_way(node: Node, slot: FakeSlot) -> float:
-    slot.blocks = True
-    await asyncio.sleep(0)
+    assert not slot.stdin
     return BUDGETS.startup_seconds
 
 
@@ -32,9 +29,15 @@ async def it_has_given_its_result(node: Node, slot: FakeSlot) -> float:
 WHEN = (it_works, its_document_is_on_its_way, it_has_given_its_result)
 
 
+async def begun(node: Node, when) -> FakeSlot:
+    blocks = when is its_document_is_on_its_way
+    node.slots.prepare = lambda slot: setattr(slot, "blocks", blocks)
+    return await node.begin()
+
+
 @pytest.mark.parametrize("when", WHEN)
 async def test_a_run_that_ended_well_meanwhile_has_succeeded(node: Node, when) -> None:
-    slot = await node.begin()
+    slot = await begun(node, when)
     budget = await when(node, slot)
     await node.service.close()
     if DONE not in slot.stdout:
@@ -58,7 +61,7 @@ LATE = {
 @pytest.mark.parametrize("ended", [None, 137], ids=["it lives", "it was killed"])
 @pytest.mark.parametrize("when", LATE)
 async def test_one_that_did_not_is_late(node: Node, when, ended: int | None) -> None:
-    slot = await node.begin()
+    slot = await begun(node, when)
     budget = await when(node, slot)
     await node.service.close()
     if ended is not None:

@@ -227,6 +227,21 @@ async def test_32_contenders_for_one_slot_make_one_run(node: Node) -> None:
     assert {type(one) for one in found if isinstance(one, Exception)} == {errors.Unavailable}
 
 
+async def test_without_a_reservation_it_is_whichever_slot_is_ready(node: Node) -> None:
+    seen = await node.service.begin(None, wanted(), DOCUMENT)
+    assert (seen.uid, seen.outcome) == ("u1", None)
+    assert len(node.slots.ready) == 3
+    again = await node.service.begin(None, wanted(), DOCUMENT)
+    assert again.uid == "u1"
+    assert len(node.slots.ready) == 3
+    with pytest.raises(errors.Invalid):
+        await node.service.begin(None, wanted("u2"), b"no document")
+    node.slots.ready.clear()
+    with pytest.raises(errors.Unavailable):
+        await node.service.begin(None, wanted("u3"), DOCUMENT)
+    assert list(node.slots.seen) == ["u1"]
+
+
 async def test_a_follower_that_stalls_or_leaves_holds_up_nothing(node: Node) -> None:
     slot = await node.begin()
     stalled = node.service.follow("u1", 0)
@@ -408,13 +423,32 @@ async def test_a_hand_over_that_a_crash_cut_off_is_not_repeated(node: Node) -> N
 async def test_an_agent_that_closes_hands_over_what_it_has_begun(node: Node) -> None:
     node.times = Times(handover_seconds=60)
     await node.restart()
+    node.slots.prepare = lambda slot: setattr(slot, "blocks", True)
     slot = await node.begin()
     assert not slot.stdin
+    asyncio.get_running_loop().call_later(0.05, slot.takes)
     await node.restart()
     assert slot.stdin
     slot.writes(DONE)
     slot.ends(0)
     assert (await node.outcome()).succeeded
+
+
+async def test_a_document_goes_before_the_answer(node: Node) -> None:
+    slot = await node.begin()
+    assert json.loads(slot.stdin)["payload"] == json.loads(DOCUMENT)
+
+
+async def test_one_that_is_not_taken_holds_no_answer_up(node: Node) -> None:
+    node.slots.prepare = lambda slot: setattr(slot, "blocks", True)
+    async with asyncio.timeout(60):
+        slot = await node.begin()
+    assert not slot.stdin
+    slot.takes()
+    slot.writes(DONE)
+    slot.ends(0)
+    assert (await node.outcome()).succeeded
+    assert slot.stdin
 
 
 async def test_a_runner_that_says_something_was_given_its_document(node: Node) -> None:

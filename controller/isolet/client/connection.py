@@ -19,6 +19,9 @@ from isolet.wire import http
 BROKEN = (aiohttp.ClientError, TimeoutError, OSError)
 """What a connection that fails raises."""
 
+_IDLE_SECONDS = 20.0
+"""How long a connection is kept for the next request: less than an agent keeps it (30 s), so that
+no request is sent into one that is just being closed."""
 _LARGE = 64 << 10
 _STAT_SECONDS = 1.0
 _log = log.get("client")
@@ -132,8 +135,10 @@ class Connection:
 
     def _connector(self) -> aiohttp.BaseConnector:
         if self._socket is not None:
-            return aiohttp.UnixConnector(path=self._socket, limit=self._pool)
-        return aiohttp.TCPConnector(limit=self._pool)
+            return aiohttp.UnixConnector(
+                path=self._socket, limit=self._pool, keepalive_timeout=_IDLE_SECONDS
+            )
+        return aiohttp.TCPConnector(limit=self._pool, keepalive_timeout=_IDLE_SECONDS)
 
     async def close(self) -> None:
         """Close all connections; requests in progress fail."""

@@ -1,7 +1,8 @@
 """An agent's dispatch over HTTP: `DispatchAPI` for a front door."""
 
+import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 
 import aiohttp
 import pydantic
@@ -44,7 +45,7 @@ class HTTPDispatch(HTTPAgent):
         await self._call(self._write("POST", http.SLOTS_RELEASE, None, reservation), Wire)
 
     async def begin(
-        self, reservation: Reservation, wanted: DispatchWanted, payload: bytes
+        self, reservation: Reservation | None, wanted: DispatchWanted, payload: bytes
     ) -> DispatchObserved:
         """See DispatchAPI."""
         head = BeginRequest(reservation=reservation, wanted=wanted).to_json()
@@ -92,12 +93,22 @@ class HTTPDispatch(HTTPAgent):
             async with aclosing(_lines(response, silence)) as lines:
                 try:
                     async for line in lines:
+                        if line.ended is not None:
+                            await _finish(response)
                         yield line
                 except BROKEN:
                     return
 
 
 _LONGEST_CLEANUP = 300.0
+_FINISH_SECONDS = 1.0
+
+
+async def _finish(response: aiohttp.ClientResponse) -> None:
+    """Read the end of the body, which comes at once: the connection can be used again then."""
+    with suppress(*BROKEN):
+        async with asyncio.timeout(_FINISH_SECONDS):
+            await response.content.readany()
 
 
 async def _lines(

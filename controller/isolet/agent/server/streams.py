@@ -1,7 +1,8 @@
 """Streams of changes and events: one JSON object a line, sent at once, as long as both sides like.
 
 A reader that stops reading, a stream that has grown old and a server that closes all end a stream
-the same way: by the end of the body. The reader asks again from the sequence it has come to.
+the same way: by the end of the body and of the connection. The reader asks again from the sequence
+it has come to. A stream that has come to its own end leaves the connection for the next request.
 """
 
 import asyncio
@@ -46,7 +47,6 @@ class Streams:
                 f"{self._most} such streams are open already", reason="TooManyStreams"
             )
         response = web.StreamResponse(headers={"Content-Type": NDJSON})
-        response.force_close()
         scope = asyncio.timeout(self._max_age)
         self._open.add(scope)
         try:
@@ -54,7 +54,7 @@ class Streams:
                 await response.prepare(request)
                 await self._pump(changes, response.write)
         except (TimeoutError, ConnectionError):
-            pass
+            response.force_close()
         finally:
             self._open.discard(scope)
         return response

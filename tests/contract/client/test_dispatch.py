@@ -1,0 +1,120 @@
+"""Runs over HTTP: in one call or two, followed to their end, over connections that are kept."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from pathlib import Path
+
+import pytest
+
+from isolet.agent.dispatch.service import DispatchService
+from isolet.agent.dispatch.spool import Spools
+from isolet.agent.server.server import AgentServer
+from isolet.base import errors, names
+from isolet.base.clock import SystemClock
+from isolet.client.dispatch import HTTPDispatch
+from isolet.wire.dispatch import DispatchLine, DispatchWanted, Mode, ReserveRequest
+from tests.contract.client.harness import LIMITS, TIMEOUTS
+from tests.contract.client.memory import MemoryAgent
+from tests.fakes.slots import FakeSlots
+
+DOCUMENT = b'{"run_id": "r"}'
+DONE = b'{"event_type":"completed","payload":{}}\n'
+
+
+def wanted(uid: str) -> DispatchWanted:
+    return DispatchWanted(
+        uid=uid,
+        name=uid,
+        run_id=uid,
+        class_name="fast",
+        mode=Mode.STREAM,
+        payload_digest=names.digest(DOCUMENT),
+        payload_bytes=len(DOCUMENT),
+    )
+
+
+class Desk:
+    """A served agent with four slots in memory, and who calls it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.slots = FakeSlots(ready=4)
+        self.service = DispatchService(
+            self.slots, Spools(folder / "spool"), SystemClock(), boot_id="boot"
+        )
+        self.socket = folder / "agent.sock"
+        self.server = AgentServer(MemoryAgent(), limits=LIMITS, dispatch=self.service)
+        self.client = HTTPDispatch(f"unix://{self.socket}", timeouts=TIMEOUTS)
+
+    def connections(self) -> int:
+        server = self.server._listeners[0]._runner.server
+        assert server is not None
+        return len(server.connections)
+
+    async def told(self, uid: str) -> list[DispatchLine]:
+        return [line async for line in self.client.follow(uid, 0)]
+
+    def end(self, uid: str) -> None:
+        slot = self.slots.seen[uid]
+        slot.writes(DONE)
+        slot.ends(0)
+
+
+@pytest.fixture
+async def desk(short_folder: Path) -> AsyncIterator[Desk]:
+    made = Desk(short_folder)
+    await made.server.listen_unix(made.socket)
+    yield made
+    await made.client.close()
+    await made.server.close()
+    await made.service.close()
+
+
+async def test_a_run_in_one_call(desk: Desk) -> None:
+    seen = await desk.client.begin(None, wanted("u1"), DOCUMENT)
+    assert (seen.uid, seen.outcome) == ("u1", None)
+    desk.end("u1")
+    first, last = await desk.told("u1")
+    assert first.event is not None
+    assert first.event.type == "completed"
+    assert last.ended is not None
+    assert last.ended.succeeded
+
+
+async def test_in_one_call_or_two_a_slot_is_spent_once(desk: Desk) -> None:
+    for _ in range(2):
+        await desk.client.begin(None, wanted("u1"), DOCUMENT)
+    for _ in range(2):
+        kept = await desk.client.reserve(ReserveRequest(class_name="fast"))
+        await desk.client.begin(kept, wanted("u1"), DOCUMENT)
+    assert list(desk.slots.seen) == ["u1"]
+    assert len(desk.slots.ready) == 3
+
+
+async def test_without_a_slot_nothing_is_begun(desk: Desk) -> None:
+    desk.slots.ready.clear()
+    with pytest.raises(errors.Unavailable) as caught:
+        await desk.client.begin(None, wanted("u1"), DOCUMENT)
+    assert caught.value.reason == "NoCapacity"
+    with pytest.raises(errors.NotFound):
+        await desk.client.dispatch("u1")
+
+
+async def test_runs_that_ended_leave_their_connections_to_the_next(desk: Desk) -> None:
+    for number in range(3):
+        uid = f"u{number}"
+        await desk.client.begin(None, wanted(uid), DOCUMENT)
+        desk.end(uid)
+        assert (await desk.told(uid))[-1].ended is not None
+        assert desk.connections() == 2, "one for short calls, one for those that last"
+
+
+async def test_who_leaves_before_the_end_takes_the_connection_along(desk: Desk) -> None:
+    await desk.client.begin(None, wanted("u1"), DOCUMENT)
+    desk.slots.seen["u1"].writes(DONE)
+    async with aclosing(desk.client.follow("u1", 0)) as lines:
+        assert (await anext(lines)).event is not None
+    desk.end("u1")
+    async with asyncio.timeout(60):
+        while desk.connections() > 1:
+            await asyncio.sleep(0.01)

@@ -77,9 +77,9 @@ class Place:
             time.sleep(0.2)
 
 
-def a_class(image: str) -> dict[str, object]:
+def a_class(image: str, cpu: str = "500m") -> dict[str, object]:
     """A class that gives every bound, so that the runs say little."""
-    bounds = {"cpu": "500m", "memory": "64Mi", "workspace": "16Mi", "tmp": "4Mi", "shm": "1Mi"}
+    bounds = {"cpu": cpu, "memory": "64Mi", "workspace": "16Mi", "tmp": "4Mi", "shm": "1Mi"}
     return {
         "apiVersion": "isolet.dev/v1alpha1",
         "kind": "ExecutionClass",

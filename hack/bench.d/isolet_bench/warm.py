@@ -134,14 +134,16 @@ class Warm:
             )
             await self.slots.full()
             await asyncio.sleep(SETTLE)
-            envelope = dispatch_document.envelope(Mode.STREAM, document(words[2]))
             short: list[Work] = [
                 self._kept("commit", self.floors.commit),
                 self._kept("line", lambda: self.floors.write(line, script.GO, words[0])),
                 self._kept("launcher", lambda: self.floors.write(launcher, script.GO, words[1])),
-                self._kept("runner", lambda: self.floors.write(runner, envelope, words[2])),
+                self._kept(
+                    "runner", lambda: self.floors.write(runner, _envelope(words[2]), words[2])
+                ),
                 self._timed("command", self._command),
                 self._timed("dispatch", self._dispatch),
+                self._timed("reserved", self._reserved),
                 self._timed("door", self._door),
             ]
             for one in short if number % 2 else reversed(short):
@@ -181,8 +183,12 @@ class Warm:
         return {"": first - intended}
 
     async def _dispatch(self, intended: float) -> Times:
-        _, began, first = await self.slots.dispatch(new_word())
-        return {"": first - intended, " document": first - began}
+        _, first = await self.slots.dispatch(new_word())
+        return {"": first - intended}
+
+    async def _reserved(self, intended: float) -> Times:
+        _, first = await self.slots.dispatch(new_word(), reserve=True)
+        return {"": first - intended}
 
     async def _door(self, intended: float) -> Times:
         word = new_word()
@@ -211,16 +217,37 @@ class Warm:
     # Many.
 
     async def _at_once(self) -> None:
+        kinds = {"command": self._command, "dispatch": self._dispatch, "door": self._door}
         for number in range(ROUNDS):
-            for kind in ("command", "dispatch", "door"):
-                one = {"command": self._command, "dispatch": self._dispatch, "door": self._door}
+            await self._floors_at_once()
+            for kind, one in kinds.items():
                 await self.slots.full()
+                await asyncio.sleep(SETTLE)
                 began = time.monotonic()
-                found = await asyncio.gather(*(one[kind](began) for _ in range(AT_ONCE)))
+                found = await asyncio.gather(*(one(began) for _ in range(AT_ONCE)))
                 for each in found:
                     for part, seconds in each.items():
                         self.seen.at_once.setdefault(f"{kind}{part}", []).append(seconds)
             say(f"{AT_ONCE} at once: {number + 1} of {ROUNDS}")
+
+    async def _floors_at_once(self) -> None:
+        """As many bare containers of both kinds, written to at once."""
+        commands, runners = slots.pool_of_commands(self.place), slots.pool_of_runners()
+        words = [new_word() for _ in range(AT_ONCE)]
+        floors = {
+            "launcher": (lambda word: self.floors.launcher(commands, word), lambda _: script.GO),
+            "runner": (lambda _: self.floors.runner(runners), _envelope),
+        }
+        for kind, (start, sent) in floors.items():
+            async with contextlib.AsyncExitStack() as stack:
+                started = [await stack.enter_async_context(start(word)) for word in words]
+                await self.slots.full()
+                await asyncio.sleep(SETTLE)
+                writes = zip(started, words, strict=True)
+                found = await asyncio.gather(
+                    *(self.floors.write(one, sent(word), word) for one, word in writes)
+                )
+            self.seen.at_once.setdefault(kind, []).extend(found)
 
     async def _arrivals(
         self,
@@ -255,7 +282,7 @@ class Warm:
             await self.slots.gone(uid)
 
         async def dispatch() -> None:
-            uid, _, _ = await self.slots.dispatch(new_word())
+            uid, _ = await self.slots.dispatch(new_word())
             await self.slots.gone(uid)
 
         for kind, one in (("command", command), ("dispatch", dispatch)):
@@ -274,6 +301,11 @@ class Warm:
         task = asyncio.ensure_future(rest)
         self.seen.rest.add(task)
         task.add_done_callback(self.seen.rest.discard)
+
+
+def _envelope(word: str) -> bytes:
+    """What a runner is sent that is to say the word."""
+    return dispatch_document.envelope(Mode.STREAM, document(word))
 
 
 async def _rate(one: Work, rest: Work | None = None) -> float:

@@ -55,7 +55,9 @@ def parser() -> argparse.ArgumentParser:
     copy.add_argument("--only", choices=["few", "many"], help="one kind alone")
     slots = commands.add_parser("warm", parents=[common], help="what waits in warm slots")
     slots.add_argument("--n", type=int, default=15, help="runs of each kind, one at a time")
-    slots.add_argument("--rate", type=float, default=2.0, help="arrivals a second")
+    slots.add_argument(
+        "--load", type=float, default=0.5, help="arrivals, as a share of the sustained rate"
+    )
     slots.add_argument("--arrivals", type=int, default=50, help="arrivals of each kind")
     return whole
 

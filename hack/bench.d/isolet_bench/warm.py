@@ -45,7 +45,7 @@ ROUNDS = 2
 AT_ONCE = 9
 IN_FLIGHT = 6
 SUSTAINED_SECONDS = 10.0
-TURNS_SECONDS = 45.0
+TURNS_SECONDS = 180.0
 """No turn is begun after so long: a busy machine has fewer of them."""
 SEED = 6
 
@@ -56,7 +56,7 @@ def run(place: Place, options: argparse.Namespace) -> Report:
     report.conditions = {
         "cpus": os.cpu_count(),
         "load before": f"{os.getloadavg()[0]:.1f}",
-        "arrivals a second": options.rate,
+        "arrivals, of the sustained rate": f"{100 * options.load:.0f} %",
     }
     for body in slots.classes(place):
         place.kube.ensure("/apis/isolet.dev/v1alpha1/executionclasses", body)
@@ -106,10 +106,11 @@ class Warm:
         await self._memory()
         await self._turns(options.n)
         await self._at_once()
-        kinds = {"command": self._command, "dispatch": self._dispatch, "door": self._door}
-        for kind, one in kinds.items():
-            await self._arrivals(kind, one, options.rate, options.arrivals)
         await self._sustained()
+        for kind, one in self._kinds().items():
+            # A run through the front door is a dispatch with an object around it.
+            rate = self.seen.sustained["command" if kind == "command" else "dispatch"]
+            await self._arrivals(kind, one, options.load * rate, options.arrivals)
 
     # One at a time.
 
@@ -123,7 +124,7 @@ class Warm:
                 say(f"one at a time: {number} of {runs}")
 
     async def _turn(self, number: int) -> None:
-        """What is timed in milliseconds comes first; slots are replaced after that."""
+        """Each from full pools, with nothing being made or removed."""
         words = [new_word() for _ in range(3)]
         commands, runners = slots.pool_of_commands(self.place), slots.pool_of_runners()
         async with contextlib.AsyncExitStack() as stack:
@@ -132,8 +133,6 @@ class Warm:
                 stack.enter_async_context(self.floors.launcher(commands, words[1])),
                 stack.enter_async_context(self.floors.runner(runners)),
             )
-            await self.slots.full()
-            await asyncio.sleep(SETTLE)
             short: list[Work] = [
                 self._kept("commit", self.floors.commit),
                 self._kept("line", lambda: self.floors.write(line, script.GO, words[0])),
@@ -145,12 +144,13 @@ class Warm:
                 self._timed("dispatch", self._dispatch),
                 self._timed("reserved", self._reserved),
                 self._timed("door", self._door),
+                self._timed("object", self._object),
             ]
             for one in short if number % 2 else reversed(short):
+                await self._rest()
                 await one()
         await self.slots.full()
-        for kind, slow in (("cold agent", self._cold), ("object", self._object)):
-            await self._timed(kind, slow)()
+        await self._timed("cold agent", self._cold)()
         word = new_word()
         await self._kept("docker run", lambda: self.floors.cold(commands, word))()
         await self._timed("cold object", self._cold_object)()
@@ -169,6 +169,11 @@ class Warm:
                 self.seen.turn(f"{kind}{part}", seconds)
 
         return timed
+
+    async def _rest(self) -> None:
+        """Wait until both pools are full and what was started last has begun to wait."""
+        await self.slots.full()
+        await asyncio.sleep(SETTLE)
 
     # Each kind: called when it was to arrive, it says how long after that its first byte came.
 
@@ -214,15 +219,16 @@ class Warm:
         await asyncio.to_thread(self.place.kube.delete, NAMESPACE, word)
         return first
 
+    def _kinds(self) -> dict[str, Callable[[float], Awaitable[Times]]]:
+        return {"command": self._command, "dispatch": self._dispatch, "door": self._door}
+
     # Many.
 
     async def _at_once(self) -> None:
-        kinds = {"command": self._command, "dispatch": self._dispatch, "door": self._door}
         for number in range(ROUNDS):
             await self._floors_at_once()
-            for kind, one in kinds.items():
-                await self.slots.full()
-                await asyncio.sleep(SETTLE)
+            for kind, one in self._kinds().items():
+                await self._rest()
                 began = time.monotonic()
                 found = await asyncio.gather(*(one(began) for _ in range(AT_ONCE)))
                 for each in found:
@@ -241,8 +247,7 @@ class Warm:
         for kind, (start, sent) in floors.items():
             async with contextlib.AsyncExitStack() as stack:
                 started = [await stack.enter_async_context(start(word)) for word in words]
-                await self.slots.full()
-                await asyncio.sleep(SETTLE)
+                await self._rest()
                 writes = zip(started, words, strict=True)
                 found = await asyncio.gather(
                     *(self.floors.write(one, sent(word), word) for one, word in writes)
@@ -256,8 +261,8 @@ class Warm:
         rate: float,
         count: int,
     ) -> None:
-        """Poisson arrivals at a rate that the refill can keep up with on a machine at rest."""
-        await self.slots.full()
+        """Poisson arrivals, at a share of the rate that was just found to be had."""
+        await self._rest()
         found: list[Times] = []
         none = self.slots.found_none + self.caller.found_none
 

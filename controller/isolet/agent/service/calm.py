@@ -16,18 +16,22 @@ LULL_SECONDS = 0.003
 shorter intervals."""
 
 LONGEST_SECONDS = 0.3
-"""How long anything waits at most, however many come."""
+"""How long anything waits at most, however many come: counted from when they began to, so that on a
+node where there is no calm nothing is put off again and again."""
 
 
 class Calm:
     """Told of each hand-over, waited for by whatever can wait. Use it within one event loop."""
 
     def __init__(self) -> None:
-        self._stirred = 0.0
+        self._began = self._stirred = 0.0
 
     def stir(self) -> None:
         """Somebody is being given a slot."""
-        self._stirred = time.monotonic()
+        now = time.monotonic()
+        if now - self._stirred >= QUIET_SECONDS:
+            self._began = now
+        self._stirred = now
 
     async def lull(self) -> None:
         """Return once nobody is being given one just now: for what somebody waits for."""
@@ -38,9 +42,9 @@ class Calm:
         await self._wait(QUIET_SECONDS)
 
     async def _wait(self, quiet: float) -> None:
-        late = time.monotonic() + LONGEST_SECONDS
         while True:
-            left = min(self._stirred + quiet, late) - time.monotonic()
+            until = min(self._stirred + quiet, self._began + LONGEST_SECONDS)
+            left = until - time.monotonic()
             if left <= 0:
                 return
             await asyncio.sleep(left)

@@ -62,12 +62,24 @@ def test_nothing_waits_for_ever(clock: Clock, monkeypatch: pytest.MonkeyPatch) -
     quiet.stir()
 
     async def stirred(seconds: float) -> None:
-        await clock.sleep(seconds)
-        quiet.stir()
+        for _ in range(4):
+            await clock.sleep(seconds / 4)
+            quiet.stir()
 
     monkeypatch.setattr(calm.asyncio, "sleep", stirred)
     run(quiet.wait())
-    assert clock.now == pytest.approx(1000.0 + calm.LONGEST_SECONDS)
+    longest = calm.LONGEST_SECONDS
+    assert clock.now == pytest.approx(1000.0 + longest)
+    # Where there is no calm, nothing is put off a second time.
+    run(quiet.wait())
+    run(quiet.lull())
+    assert clock.now == pytest.approx(1000.0 + longest)
+    # After a moment of it, it begins anew.
+    clock.now += 2 * calm.QUIET_SECONDS
+    quiet.stir()
+    monkeypatch.setattr(calm.asyncio, "sleep", clock.sleep)
+    run(quiet.wait())
+    assert clock.now == pytest.approx(1000.0 + longest + 3 * calm.QUIET_SECONDS)
 
 
 async def test_on_a_loop() -> None:

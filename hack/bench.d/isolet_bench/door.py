@@ -59,16 +59,8 @@ def _prepared(place: Place, folder: Path) -> list[str]:
     return [
         *(*stack.command, "apiserver", "--namespace", NAMESPACE, "--class", RUNNERS),
         *("--token-file", str(folder / "token"), "--kubeconfig", str(folder / "kubeconfig")),
-        *(
-            "--capacity",
-            str(CAPACITY),
-            "--port",
-            "0",
-            "--agent-tls-dir",
-            str(certificate),
-            "--require",
-            "run_id",
-        ),
+        *("--port", "0", "--agent-tls-dir", str(certificate), "--require", "run_id"),
+        *("--capacity", str(CAPACITY)),
     ]
 
 

@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
+from isolet.agent.service.dispatches import NO_CAPACITY
 from isolet.base import errors, names
 from isolet.client.dispatch import HTTPDispatch
 from isolet.wire.dispatch import DispatchWanted, Mode, ReserveRequest, RunnerContract
@@ -28,7 +29,6 @@ COMMANDS, RUNNERS, NONE = "bench-commands", "bench-runners", "bench-none"
 SIZE = 10
 RUNNER_COMMAND = ("/app/runtime", "--once", "warm")
 SECONDS = 120.0
-NO_CAPACITY = "NoCapacity"
 LOOK = 0.1
 """Seconds between two looks at what is only waited for: each costs the agent a millisecond."""
 AGAIN = 0.02

@@ -9,9 +9,11 @@ import pytest
 
 from isolet.agent.dispatch.service import DispatchService
 from isolet.agent.dispatch.spool import Spools
+from isolet.agent.server.handlers import Limits
 from isolet.agent.server.server import AgentServer
 from isolet.base import errors, names
 from isolet.base.clock import SystemClock
+from isolet.client import connection
 from isolet.client.dispatch import HTTPDispatch
 from isolet.wire.dispatch import DispatchLine, DispatchWanted, Mode, ReserveRequest
 from tests.contract.client.harness import LIMITS, TIMEOUTS
@@ -107,6 +109,10 @@ async def test_runs_that_ended_leave_their_connections_to_the_next(desk: Desk) -
         desk.end(uid)
         assert (await desk.told(uid))[-1].ended is not None
         assert desk.connections() == 2, "one for short calls, one for those that last"
+
+
+def test_a_connection_is_let_go_of_before_the_agent_lets_go_of_it() -> None:
+    assert Limits().idle_seconds > connection._IDLE_SECONDS
 
 
 async def test_who_leaves_before_the_end_takes_the_connection_along(desk: Desk) -> None:

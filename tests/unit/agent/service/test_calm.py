@@ -1,11 +1,15 @@
 """What can wait does so while somebody is being given a slot, and not for ever."""
 
 import asyncio
+from typing import Any
 
 import pytest
 
-from isolet.agent.service import calm
+from isolet.agent.service import calm, worker
 from isolet.agent.service.calm import Calm
+from isolet.plan.sandbox_model import Kind, SlotPart, Stop
+from isolet.wire.execution import Outcome, State
+from tests.contract.store.records import a_record
 
 
 class Clock:
@@ -80,6 +84,25 @@ def test_nothing_waits_for_ever(clock: Clock, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(calm.asyncio, "sleep", clock.sleep)
     run(quiet.wait())
     assert clock.now == pytest.approx(1000.0 + longest + 3 * calm.QUIET_SECONDS)
+
+
+GIVEN = {"slot": SlotPart(uid="slot-1", digest="d")}
+
+
+@pytest.mark.parametrize(
+    ("changes", "waits"),
+    [
+        ({}, False),
+        ({"kind": Kind.SLOT}, True),
+        ({"outcome": Outcome(succeeded=True, reason="Succeeded", message="")}, True),
+        (GIVEN, True),
+        (GIVEN | {"removing": True}, False),
+        (GIVEN | {"state": State.TERMINATED}, False),
+        (GIVEN | {"stop": Stop(reason="Cancelled", message="")}, False),
+    ],
+)
+def test_which_looks_can_wait(changes: dict[str, Any], waits: bool) -> None:
+    assert worker._can_wait(a_record("u1").with_(**changes)) is waits
 
 
 async def test_on_a_loop() -> None:

@@ -43,7 +43,7 @@ def a_session(world: World, name: str = "draft", **spec: Any) -> None:
 
 
 def ready(world: World, name: str) -> None:
-    world.kubectl("wait", "--for=condition=Ready", "--timeout=90s", f"execution/{name}")
+    world.until("execution", name, lambda o: condition(o, "Ready").get("status") == "True")
 
 
 def inside(world: World, session: str, script: str) -> str:

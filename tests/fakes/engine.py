@@ -84,7 +84,7 @@ class FakeEngine:
         self.calls: list[tuple[str, str]] = []
         """Every call and its subject, in order, also those that a fault struck."""
         self.reachable = True
-        self.started_boottime = self.clock.boottime()
+        self.up_at = self.clock.boottime()
         self._faults: list[Fault] = []
         self._events: list[EngineEvent] = []
         self._event_came = asyncio.Event()
@@ -118,7 +118,7 @@ class FakeEngine:
     def come_up(self) -> None:
         """It is back, without its execs; what ended meanwhile has lost its output."""
         self.reachable = True
-        self.started_boottime = self.clock.boottime()
+        self.up_at = self.clock.boottime()
         self._went = asyncio.Event()
         self._execs.clear()
         self._events.clear()
@@ -137,6 +137,9 @@ class FakeEngine:
 
     # --- images and identity ----------------------------------------------------------------------
 
+    async def up_since(self) -> float | None:
+        return self.up_at if self.reachable else None
+
     async def info(self) -> EngineInfo:
         async with self._call("info", ""):
             return EngineInfo(
@@ -151,7 +154,6 @@ class FakeEngine:
                 cpus=2,
                 memory_bytes=8 << 30,
                 cgroup_version="1",
-                started_boottime=self.started_boottime,
             )
 
     async def images(self) -> Sequence[Image]:

@@ -156,7 +156,9 @@ HANDOVER_TIMEOUT = _infra(
     "HandoverTimeout", "A runner did not take its document within the startup budget."
 )
 CONTAINER_LOST = _infra(
-    "ContainerLost", "The sandbox is gone and Isolet did not remove it.", "lost"
+    "ContainerLost",
+    "The sandbox is gone and Isolet did not remove it, or nobody saw how it ended.",
+    "lost",
 )
 CONTAINER_CONFLICT = _infra(
     "ContainerConflict",

@@ -220,6 +220,8 @@ class ContainerFacts:
     """What was seen of memory running out; None: nothing."""
     started_at: datetime | None = None
     finished_at: datetime | None = None
+    end_unknown: bool = False
+    """It has ended and the engine has forgotten how: its code says nothing."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -42,7 +42,7 @@ def of_exit(
 def _of_exit(
     record: SandboxRecord, facts: SandboxFacts, seen: ContainerFacts, now: Moment
 ) -> Outcome:
-    code = seen.exit_code
+    code = None if seen.end_unknown else seen.exit_code
     if record.stop is not None:
         return _stopped(record.stop, code)
     if facts.control is Control.START_FAILED and facts.control_detail == sandbox_git.NO_TREE:
@@ -69,6 +69,12 @@ def _of_exit(
                 message=over_deadline(record, now),
             ),
             code,
+        )
+    if seen.end_unknown:
+        return Outcome(
+            succeeded=False,
+            reason=reasons.CONTAINER_LOST,
+            message="it ended while the node's engine was restarted, and nobody saw how",
         )
     return _own_exit(record, facts, code)
 

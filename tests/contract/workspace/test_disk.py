@@ -108,6 +108,18 @@ async def test_many_at_once_have_a_device_each(disks: DiskWorkspaces, tmp_path: 
         )
 
 
+async def test_agents_of_one_machine_do_not_take_each_others_devices_away(tmp_path: Path) -> None:
+    """Each binds and lets go all the time, which its own lock does not know of the others."""
+    agents = [DiskWorkspaces(tmp_path / f"agent-{number}") for number in range(4)]
+
+    async def probe(agent: DiskWorkspaces) -> list[str | None]:
+        await agent.prepare()
+        return [await agent.usable() for _ in range(30)]
+
+    found = await asyncio.gather(*map(probe, agents))
+    assert found == [[None] * 30] * 4
+
+
 async def test_what_was_written_outlives_a_detach(disks: DiskWorkspaces, tmp_path: Path) -> None:
     """A reboot, or somebody's losetup -d: the number changes, the disk does not."""
     device = await disks.make("u1", 4 * MIB, *OWNER)

@@ -1,7 +1,10 @@
 """Every way in which a sandbox can end or fail to start, on a real engine."""
 
 import asyncio
+import os
+import subprocess
 import time
+from pathlib import Path
 
 import pytest
 
@@ -291,4 +294,45 @@ async def test_a_caller_that_leaves_ends_its_command_and_the_session(node, spec,
     finally:
         await agent.close()
         await server.close()
+    await nothing_is_left(node, socket)
+
+
+CLUSTER = Path(__file__).parents[3] / "hack" / "cluster"
+
+
+def cluster(what: str) -> None:
+    subprocess.run([CLUSTER, what, "dockerd-0"], check=True, capture_output=True)
+
+
+@pytest.mark.faults
+async def test_an_end_that_the_engine_has_forgotten_is_no_success(node, spec, socket: str) -> None:
+    """dockerd is killed after it took in an end and before it wrote it down.
+
+    The file that it would have left is put back. The other program ends just so, and its end stays
+    written.
+    """
+    witness, host = Witness(socket), ExecutionHost(node.service)
+    held = {}
+    for uid in ("forgotten", "kept"):
+        await host.provision(spec("sh", "-c", "sleep 4; exit 3"), uid=uid)
+        record = await node.store.get(uid)
+        assert record is not None
+        assert record.container_id
+        folder = Path(os.environ["ISOLET_DATA"]) / "node-0/docker/containers" / record.container_id
+        held[uid] = (record.container_id, folder / "config.v2.json")
+    running = held["forgotten"][1].read_bytes()
+    assert b'"Running":true' in running
+    await node.close()
+    for container, _ in held.values():
+        assert witness.docker("wait", container).strip() == "3"
+    cluster("kill")
+    try:
+        held["forgotten"][1].write_bytes(running)
+    finally:
+        cluster("restart")
+    host = ExecutionHost(await node.open())
+    forgotten = (await host.wait("forgotten")).outcome
+    assert (forgotten.reason, forgotten.exit_code) == (reasons.CONTAINER_LOST, None)
+    kept = (await host.wait("kept")).outcome
+    assert (kept.reason, kept.exit_code) == (reasons.NON_ZERO_EXIT, 3)
     await nothing_is_left(node, socket)

@@ -192,6 +192,33 @@ def exited(code: int, **changes: object) -> object:
 
 OUTCOMES = {
     "exit 0": (a_record(Step.RUNNING), facts(exited(0)), ENDED),
+    "a code that the engine made up is no end": (
+        a_record(Step.RUNNING),
+        facts(exited(0, end_unknown=True)),
+        Outcome(
+            succeeded=False,
+            reason=reasons.CONTAINER_LOST,
+            message="it ended while the node's engine was restarted, and nobody saw how",
+        ),
+    ),
+    "a session whose end nobody saw was not ended from inside": (
+        a_record(Step.RUNNING, spec=a_spec(program="")),
+        facts(exited(255, end_unknown=True)),
+        Outcome(
+            succeeded=False,
+            reason=reasons.CONTAINER_LOST,
+            message="it ended while the node's engine was restarted, and nobody saw how",
+        ),
+    ),
+    "a cancelled one is cancelled, without a code": (
+        a_record(Step.RUNNING, stop=CANCEL, state=State.TERMINATED),
+        facts(exited(255, end_unknown=True)),
+        Outcome(
+            succeeded=False,
+            reason=reasons.CANCELLED,
+            message="cancelled before its end",
+        ),
+    ),
     "the program's own 127 is its own": (
         a_record(Step.RUNNING),
         facts(exited(127), control=Control.STARTED),

@@ -56,10 +56,6 @@ class EngineInfo:
     memory_bytes: int
     cgroup_version: str
     warnings: tuple[str, ...] = ()
-    started_boottime: float | None = None
-    """When the engine's process was started, on the boot-time clock: the listener's credentials on
-    its socket name its pid. What ended while no engine ran has lost its log. None if the agent
-    cannot see the engine's process."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -256,6 +252,14 @@ class Engine(Protocol):
 
     async def info(self) -> EngineInfo:
         """Identity and configuration of the engine."""
+        ...
+
+    async def up_since(self) -> float | None:
+        """When the process of the engine that would answer now was started, in boot-time seconds.
+
+        What ended while no engine ran has lost its log. None if the agent cannot see that process,
+        or there is none.
+        """
         ...
 
     async def images(self) -> Sequence[Image]:

@@ -51,8 +51,11 @@ class DockerEngine:
         reply = await self._api.get("/info", within=self._timeouts.scan)
         version = (await self._api.get("/version")).read(dict)
         spoken = await self._api.version()
-        started = await asyncio.to_thread(process.started_boottime, self._api.socket_path)
-        return reply.read(lambda raw: inspected.info(raw, version, spoken, started))
+        return reply.read(lambda raw: inspected.info(raw, version, spoken))
+
+    async def up_since(self) -> float | None:
+        """When the engine's process was started: its socket's credentials name its pid."""
+        return await asyncio.to_thread(process.started_boottime, self._api.socket_path)
 
     # --- images -----------------------------------------------------------------------------------
 

@@ -23,10 +23,8 @@ def from_epoch(seconds: float) -> datetime:
     return datetime.fromtimestamp(seconds, UTC)
 
 
-def info(
-    raw: Mapping[str, Any], version: Mapping[str, Any], spoken: str, started: float | None
-) -> base.EngineInfo:
-    """From `/info` and `/version`, the API version spoken, and when the process was started."""
+def info(raw: Mapping[str, Any], version: Mapping[str, Any], spoken: str) -> base.EngineInfo:
+    """From `/info` and `/version`, and the API version spoken."""
     return base.EngineInfo(
         id=raw.get("ID", ""),
         version=version.get("Version", ""),
@@ -43,7 +41,6 @@ def info(
         memory_bytes=raw.get("MemTotal", 0),
         cgroup_version=raw.get("CgroupVersion", ""),
         warnings=tuple(raw.get("Warnings") or ()),
-        started_boottime=started,
     )
 
 

@@ -124,10 +124,11 @@ class RunnerSlot:
                 return Exit(code=None)
             if seen.status not in _ALIVE:
                 facts = self._owner.facts
+                end = await facts.ends.judge(seen)
                 return Exit(
-                    code=seen.exit_code,
+                    code=None if end.made_up else seen.exit_code,
                     oom_killed=facts.oom(seen) is not None,
-                    output_lost=facts.ended_unseen(seen),
+                    output_lost=end.output_lost,
                 )
             await asyncio.sleep(_LOOK_SECONDS)
 

@@ -1,9 +1,9 @@
 """The engine's event stream: hints that wake workers, and the few facts only events hold.
 
 Losing an event costs time, never truth: workers look at the engine itself. What is kept here is
-which containers were seen to start and to meet their memory limit, and which were never started:
-the engine keeps its last events in order and drops the oldest first, so a stream that holds a
-container's create holds everything that came after it.
+which containers were seen to start, to die and to meet their memory limit, and which were never
+started: the engine keeps its last events in order and drops the oldest first, so a stream that
+holds a container's create holds everything that came after it.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ REMEMBERED = 4096
 """Container ids kept of each kind."""
 
 SETTLE_SECONDS = 5.0
-"""How long to wait for the word of a container's removal, which may still be on its way."""
+"""How long to wait for the word of a container's end or removal, which may be on its way."""
 
 _log = log.get("agent.events")
 
@@ -58,11 +58,10 @@ class EventLog:
         self._created = _Recent(REMEMBERED)
         """Of this connection alone: what came before it may have been missed."""
         self._started = _Recent(REMEMBERED)
+        self._died = _Recent(REMEMBERED)
         self._destroyed = _Recent(REMEMBERED)
         self._oom = _Recent(REMEMBERED)
         self._heard = asyncio.Condition()
-        self.engine_started_boottime: float | None = None
-        """When the engine process that we talk to was started, on the boot-time clock."""
 
     def saw_start(self, container_id: str) -> bool:
         """Whether a `start` of it was seen."""
@@ -77,12 +76,21 @@ class EventLog:
 
         Waits a moment for the word of its removal, before which a start would have been told.
         """
-        try:
-            async with asyncio.timeout(SETTLE_SECONDS), self._heard:
-                await self._heard.wait_for(lambda: container_id in self._destroyed)
-        except TimeoutError:
+        if not await self._hears_of(container_id, self._destroyed):
             return False
         return container_id in self._created and container_id not in self._started
+
+    async def has_died(self, container_id: str) -> bool:
+        """Whether a `die` of it is told. Waits a moment for one that may be on its way."""
+        return await self._hears_of(container_id, self._died)
+
+    async def _hears_of(self, container_id: str, kind: _Recent) -> bool:
+        try:
+            async with asyncio.timeout(SETTLE_SECONDS), self._heard:
+                await self._heard.wait_for(lambda: container_id in kind)
+        except TimeoutError:
+            return False
+        return True
 
     async def run(self, since: datetime) -> None:
         """Follow, and reconnect when the stream ends, until cancelled."""
@@ -95,8 +103,7 @@ class EventLog:
             await asyncio.sleep(RECONNECT_SECONDS)
 
     async def _follow(self, since: datetime) -> None:
-        info = await self._engine.info()
-        self.engine_started_boottime = info.started_boottime
+        await self._engine.info()  # It answers.
         self._on_connect()
         async for event in self._engine.events(since=since, installation=self._installation):
             await self._take(event)
@@ -105,12 +112,13 @@ class EventLog:
         kinds = {
             "create": self._created,
             "start": self._started,
+            "die": self._died,
             "destroy": self._destroyed,
             "oom": self._oom,
         }
         if event.action in kinds:
             kinds[event.action].add(event.container_id)
-        if event.action == "destroy":
+        if event.action in ("die", "destroy"):
             async with self._heard:
                 self._heard.notify_all()
         self._on_event(event)

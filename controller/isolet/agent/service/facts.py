@@ -5,11 +5,13 @@ A read that fails is UNKNOWN. Reads that no decision needs at a step are not mad
 
 import asyncio
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
+from dataclasses import replace
+from datetime import datetime
 
 from isolet.agent.engine.base import Container, Status, Stream
 from isolet.agent.service import config
 from isolet.agent.service.context import Context
+from isolet.agent.service.ends import End, Ends
 from isolet.agent.service.events import EventLog
 from isolet.agent.service.images import Images
 from isolet.agent.service.imports import Imports
@@ -59,6 +61,7 @@ class Facts:
         self._inputs = inputs
         self._restorer = restorer
         self._events = events
+        self.ends = Ends(context, events)
         self._imports = imports
         self._wake = wake
         self._followers: dict[str, Follower] = {}
@@ -74,11 +77,12 @@ class Facts:
         container, state = await self._inspect(record)
         if container is None:
             return await self._without_container(record, state)
-        await self._attend_output(record, container)
+        end = await self.ends.judge(container)
+        await self._attend_output(record, container, end)
         follower = self._followers.get(record.uid)
         return SandboxFacts(
             container=state,
-            seen=self._container(container, record),
+            seen=replace(self._container(container, record), end_unknown=end.made_up),
             control=follower.control if follower else None,
             control_detail=follower.control_detail if follower else "",
             output_done=follower.done if follower else True,
@@ -160,7 +164,7 @@ class Facts:
         """Whether the container is this very record's, by every label."""
         return config.labels(record, self._context.installation).items() <= container.labels.items()
 
-    async def _attend_output(self, record: SandboxRecord, container: Container) -> None:
+    async def _attend_output(self, record: SandboxRecord, container: Container, end: End) -> None:
         if not self.is_ours(container, record):
             return
         life = _LIFE[container.status]
@@ -168,20 +172,11 @@ class Facts:
             return
         follower = self._follower(record)
         if life is Life.EXITED:
-            await follower.finish(container.id, lost=self.ended_unseen(container))
+            await follower.finish(container.id, lost=end.output_lost)
         else:
             follower.ensure(container.id)
         if follower.control is not None:
             self._inputs.forget(record.uid)
-
-    def ended_unseen(self, container: Container) -> bool:
-        """Whether it ended before the engine that we talk to came up, which lost its last words."""
-        up_since = self._events.engine_started_boottime
-        if up_since is None or container.finished_at is None:
-            return False
-        now = self._context.moment()
-        engine_up_at = now.wall.timestamp() - (now.boottime - up_since)
-        return container.finished_at.astimezone(UTC).timestamp() < engine_up_at
 
     def _follower(self, record: SandboxRecord) -> Follower:
         follower = self._followers.get(record.uid)

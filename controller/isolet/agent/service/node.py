@@ -6,7 +6,12 @@ from collections.abc import Callable, Sequence
 import isolet
 from isolet.agent.engine.base import Image as EngineImage
 from isolet.agent.service.context import Context
-from isolet.agent.service.qualify import Qualification, Qualifier, verdict
+from isolet.agent.service.qualify import (
+    Qualification,
+    Qualifier,
+    next_round_in,
+    verdict,
+)
 from isolet.base import errors, log, names
 from isolet.plan import reasons
 from isolet.plan.sandbox_model import Kind, SandboxRecord
@@ -15,8 +20,6 @@ from isolet.wire.node import Amounts, Image, NodeCondition, NodeObserved, Stray
 from isolet.wire.pool import PoolsObserved
 
 REFRESH_SECONDS = 5.0
-REQUALIFY_SECONDS = 600.0
-RETRY_QUALIFY_SECONDS = 10.0
 STRAY_PROBE_SECONDS = 120.0
 """A probe container older than this was left by a crash and is removed."""
 
@@ -74,17 +77,17 @@ class Node:
 
     async def qualify_loop(self) -> None:
         """Qualify at once, then now and then; soon again while something fails."""
+        failed = 0
         while True:
             self._requalify.clear()
             found = await self._qualifier.run()
+            failed = 0 if found.is_whole else failed + 1
             if found != self._qualification:
                 self._qualification = found
                 self._changed()
             self.first_round.set()
             try:
-                async with asyncio.timeout(
-                    REQUALIFY_SECONDS if found.is_serving else RETRY_QUALIFY_SECONDS
-                ):
+                async with asyncio.timeout(next_round_in(found, failed)):
                     await self._requalify.wait()
             except TimeoutError:
                 continue

@@ -15,6 +15,8 @@ from isolet.wire.node import NodeCondition
 REQUIRED_ARGUMENTS = ("--network=none", "--host-uds=open")
 """Arguments that the daemon's configuration must give to the runtime."""
 
+REQUALIFY_SECONDS = 600.0
+RETRY_SECONDS = 10.0
 PROBE_SECONDS = 20.0
 _PROBE_LOOK_SECONDS = 0.05
 _MIB = 1 << 20
@@ -34,6 +36,28 @@ class Qualification:
     def is_serving(self) -> bool:
         """Whether sandboxes can be started at all; an optional capability may be closed."""
         return bool(self.runtimes)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether nothing failed, of what is optional neither."""
+        return all(condition.status == "True" for condition in self.conditions)
+
+
+def next_round_in(found: Qualification, failed: int) -> float:
+    """Seconds until the next round. PURE.
+
+    A node that serves nothing is looked at often. One that lacks something optional may lack it for
+    good, and each round starts a sandbox: it is looked at soon, then ever less often.
+
+    Args:
+        found: what the last round found.
+        failed: how many rounds in a row have found it not whole, this one included.
+    """
+    if found.is_whole:
+        return REQUALIFY_SECONDS
+    if not found.is_serving:
+        return RETRY_SECONDS
+    return min(REQUALIFY_SECONDS, RETRY_SECONDS * 2.0 ** min(failed - 1, 16))
 
 
 def verdict(kind: str, problem: str | None, reason: str, good: str) -> NodeCondition:

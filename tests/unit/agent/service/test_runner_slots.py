@@ -16,6 +16,7 @@ from isolet.agent.service.assign import Assigner
 from isolet.agent.service.calm import Calm
 from isolet.agent.service.dispatches import RunnerSlot, RunnerSlots
 from isolet.agent.service.due import deadline_entry
+from isolet.agent.service.ends import End
 from isolet.agent.service.node import allocated
 from isolet.agent.service.pools import Lease
 from isolet.agent.service.qualify import Qualification
@@ -74,7 +75,7 @@ class World:
         self.capacity = allocated([a_record("one")])
         self.released = 0
         self.log: list[tuple[Stream, bytes]] = []
-        self.unseen = False
+        self.end = End()
         self.oom: OOMSeen | None = None
         moment = Moment(wall=NOON, boottime=TAKEN, boot_id="boot")
         self.context: Any = SimpleNamespace(
@@ -114,12 +115,13 @@ class World:
             cast(Any, pools),
             assigner,
             admission,
-            cast(
-                Any,
-                SimpleNamespace(ended_unseen=lambda _: self.unseen, oom=lambda _: self.oom),
-            ),
+            cast(Any, SimpleNamespace(ends=self, oom=lambda _: self.oom)),
             self.told.append,
         )
+
+    async def judge(self, _container: object) -> End:
+        """As `Ends`."""
+        return self.end
 
     async def inspect(self, _container: str) -> Any:
         """It has ended."""
@@ -217,8 +219,14 @@ async def test_how_it_ended_is_told_by_all_that_was_seen(
     world: World, unseen: bool, oom: OOMSeen | None
 ) -> None:
     slot = await world.taken()
-    world.unseen, world.oom = unseen, oom
+    world.end, world.oom = End(output_lost=unseen), oom
     assert await slot.exit() == Exit(code=0, oom_killed=oom is not None, output_lost=unseen)
+
+
+async def test_a_code_that_the_engine_made_up_is_no_end(world: World) -> None:
+    slot = await world.taken()
+    world.end = End(output_lost=True, made_up=True)
+    assert await slot.exit() == Exit(code=None, output_lost=True)
 
 
 async def test_a_stderr_that_was_not_thrown_away_is_no_output_and_is_bounded(world: World) -> None:

@@ -163,6 +163,22 @@ Folder = Annotated[
 ]
 """A folder in the workspace; empty is the workspace itself."""
 
+NO_FILE_BELOW_A_FILE = rules.Rule(
+    rule=(
+        "self.all(f, !self.exists(g, size(g.path) > size(f.path)"
+        " && g.path.charAt(size(f.path)) == '/' && g.path.startsWith(f.path)))"
+    ),
+    message=(
+        "no path may lie below another file's path, as a/b does below a: what is a file cannot be"
+        " a folder too"
+    ),
+)
+"""Of a list of files, each path once: they can all lie in one workspace.
+
+It stands on the list and not on the spec, so that the API server does not ask it of a list that an
+update leaves as it is. Lengths and one character come first: joined paths would be over its budget.
+"""
+
 REVISION_PATTERN = gitnames.REVISION_PATTERN
 _REVISION_MESSAGE = (
     "must name a commit, branch or tag and begin with a letter or digit; ranges, paths (a:b),"

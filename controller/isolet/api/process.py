@@ -204,8 +204,16 @@ class ProcessSpec(meta.Model):
     """A command line for /bin/sh -c. Exactly one of command, shell and code."""
     code: Code | None = None
     """A program as source. Exactly one of command, shell and code."""
-    files: Annotated[tuple[File, ...], Field(max_length=64), rules.list_map("path")] | None = None
-    """Files that are put into the workspace before the start."""
+    files: (
+        Annotated[
+            tuple[File, ...],
+            Field(max_length=64),
+            rules.list_map("path"),
+            rules.on_field(fields.NO_FILE_BELOW_A_FILE),
+        ]
+        | None
+    ) = None
+    """Files that are put into the workspace before the start; none below the path of another."""
     env: inputs.Env | None = None
     """Environment variables."""
     stdin: Stdin | None = None

@@ -125,10 +125,15 @@ class Runner(meta.Model):
     )
     """Environment variables, the same for every run."""
     files: (
-        Annotated[tuple[RunnerFile, ...], Field(max_length=MAX_FILES), rules.list_map("path")]
+        Annotated[
+            tuple[RunnerFile, ...],
+            Field(max_length=MAX_FILES),
+            rules.list_map("path"),
+            rules.on_field(fields.NO_FILE_BELOW_A_FILE),
+        ]
         | None
     ) = None
-    """Files, the same for every run."""
+    """Files, the same for every run; none below the path of another."""
     ready_line: ReadyLine = "ready"
     """The first line it writes, once it waits for its document."""
     budgets: Budgets = Budgets()

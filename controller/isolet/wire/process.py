@@ -7,8 +7,10 @@ on and forgotten: an agent keeps names, sizes and a keyed digest of the whole re
 """
 
 import hashlib
+from collections.abc import Sequence
 from datetime import datetime
 from enum import StrEnum
+from itertools import pairwise
 from typing import Annotated, Any, Self
 
 from pydantic import BeforeValidator, Field, model_validator
@@ -131,13 +133,13 @@ class ProcessSpec(Wire):
             raise ValueError("exactly one of executionUid and sandbox")
         if sum((bool(self.command), self.shell is not None, self.code is not None)) != 1:
             raise ValueError("exactly one of command, shell and code")
-        paths = [file.path for file in self.files]
-        if not all(is_path(path) for path in (*paths, *self.artifacts)):
-            raise ValueError("files and artifacts: paths must be normalised and relative")
+        problem = files_problem(self.files)
+        if problem is not None:
+            raise ValueError(f"files: {problem}")
+        if not all(is_path(path) for path in self.artifacts):
+            raise ValueError("artifacts: paths must be normalised and relative")
         if self.cwd and not is_path(self.cwd):
             raise ValueError("cwd: must be a normalised path below the workspace")
-        if len(set(paths)) != len(paths):
-            raise ValueError("files: a path is given twice")
         if sum(len(file.content) for file in self.files) > MAX_STAGED_BYTES:
             raise ValueError(f"files: more than {MAX_STAGED_BYTES} bytes in all")
         if self.code is not None and self.code.language not in INTERPRETERS:
@@ -276,3 +278,16 @@ def is_path(text: str) -> bool:
     """Whether `text` is a normalised relative path: no empty, `.` or `..` part, no NUL."""
     parts = text.split("/")
     return "\0" not in text and all(part not in ("", ".", "..") for part in parts)
+
+
+def files_problem(files: Sequence[StagedFile]) -> str | None:
+    """Why these files cannot all lie in one workspace; None if they can."""
+    if not all(is_path(file.path) for file in files):
+        return "paths must be normalised and relative"
+    paths = sorted((file.path for file in files), key=lambda path: path.split("/"))
+    for path, following in pairwise(paths):  # What lies below a path comes right after it.
+        if path == following:
+            return "a path is given twice"
+        if following.startswith(f"{path}/"):
+            return "a path lies below another file's path: what is a file cannot be a folder too"
+    return None

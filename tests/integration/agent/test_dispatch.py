@@ -125,6 +125,16 @@ async def test_a_runner_that_never_waits_is_told_of_in_its_pool(pooled, program,
     assert (await pool_seen(pooled.service)).ready == 0
 
 
+async def test_a_runner_whose_files_cannot_all_be_there_is_never_made(pooled) -> None:
+    files = tuple(StagedFile(path=path, content=b"") for path in ("a/b", "a"))
+    broken = pool(class_name="broken", runner=RunnerContract(command=("x",), files=files))
+    await pooled.service.put_pools(PoolsWanted(pools=(pool(), broken)), None)
+    await ready(pooled.service)  # The other pool of the wish is filled.
+    told = {seen.class_name: seen for seen in (await pooled.service.node()).pools}
+    assert "runner.files: a path lies below another file's path" in told["broken"].message
+    assert (told["broken"].created_total, told[CLASS].created_total) == (0, 1)
+
+
 async def test_8_mib_go_in_and_the_file_of_the_class_is_there(pooled) -> None:
     runs = await warm(pooled)
     document, wanted = asked({"echo": 1}, filler="a" * (7 * MIB + 900_000))

@@ -35,6 +35,8 @@ CONDITION = {
     "lastTransitionTime": NOW,
 }
 
+SIDE_BY_SIDE = [{"path": path, "content": ""} for path in ("a", "ab", "a.b", "b/a", "b/c", "b-/d")]
+
 RIGHT: list[tuple[str, dict[str, Any]]] = [
     ("as in the design", an_execution(
         resources={"cpu": "1", "memory": "512Mi", "workspace": "1Gi", "pids": 128, "output": "8Mi"},
@@ -94,6 +96,12 @@ RIGHT: list[tuple[str, dict[str, Any]]] = [
         output={"onOverflow": "Fail", "limit": "1Mi", "statusTailBytes": 4096},
     )),
     ("process in a session", a_process(cwd="", stdin={"value": ""}, shell="true", command=DROP)),
+    ("files side by side", a_process(
+        files=SIDE_BY_SIDE,
+    )),
+    ("a runner's files side by side", a_class(
+        runner={"command": ["run"], "files": SIDE_BY_SIDE},
+    )),
     ("deadline long ago", a_process(deadlineAt="1999-01-01T00:00:00Z")),
     ("deadline far away", a_process(deadlineAt="9999-12-31T23:59:59Z")),
     ("checkpoint", a_checkpoint(reason="handoff")),
@@ -216,6 +224,10 @@ def test_the_largest_objects(installed: Kube, namespace: str) -> None:
             env=[{"name": e["name"], "valueFrom": {"secretKeyRef": reference}} for e in env],
             files=[{"path": f"{'d/' * 2000}{i}", "content": "x" * 1000} for i in range(64)],
             artifacts=[{"glob": f"{'d/' * 2000}{i}"} for i in range(32)],
+        ),
+        a_process(
+            "largest-paths",
+            files=[{"path": f"{'d/' * (1900 + i)}{i}", "content": ""} for i in range(64)],
         ),
         a_process("largest-stdin", stdin={"valueBase64": "AAAA" * 43_691}),
     ]

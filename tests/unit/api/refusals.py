@@ -28,6 +28,7 @@ PINNED_WORDS = "must be pinned: name@sha256:<64 lower-case hex digits>"
 BYTES_WORDS = "must be a quantity such as 512Mi, 1Gi or 1000M, written as a string"
 CPU_WORDS = "must be a quantity such as 1, 0.5 or 250m, written as a string"
 PATH_WORDS = "must be a normalised path relative to the workspace"
+NESTED_WORDS = "no path may lie below another file's path"
 REVISION_WORDS = "must name a commit, branch or tag and begin with a letter or digit"
 
 
@@ -322,6 +323,11 @@ def _processes() -> Iterator[Case]:
         "two files at one path", "files[1]", "Duplicate value", False,
         files=[{"path": "a", "content": ""}, {"path": "a", "content": "x"}],
     )  # fmt: skip
+    for below in ("a/b", "a/b/c"):
+        yield _process(
+            f"a file at a and one at {below}", "files", NESTED_WORDS, False,
+            files=[{"path": path, "content": ""} for path in (below, "c", "a")],
+        )  # fmt: skip
     content = "exactly one of content, contentBase64, configMapKeyRef, secretKeyRef"
     yield _process("file of nothing", "files[0]", content, False, files=[{"path": "a"}])
     yield _process(
@@ -513,6 +519,10 @@ def _dispatches() -> Iterator[Case]:
         yield Case(f"dispatch {field} {str(value)[:20]}", changed, f"spec.dispatch.{field}", words)
 
 
+CEL_ALONE = ("an empty program", "a file below a file", "two files at one path")
+"""Of wrong runners."""
+
+
 def _runners() -> Iterator[Case]:
     private = "-----BEGIN PRIVATE KEY-----\nMC4CAQ\n-----END PRIVATE KEY-----\n"
     for name, field, words, change in (
@@ -542,6 +552,18 @@ def _runners() -> Iterator[Case]:
             PATH_WORDS,
             {"files": [{"path": "../key.pem", "content": ""}]},
         ),
+        (
+            "a file below a file",
+            "files",
+            NESTED_WORDS,
+            {"files": [{"path": path, "content": ""} for path in ("keys", "keys/a.pem")]},
+        ),
+        (
+            "two files at one path",
+            "files[1]",
+            "Duplicate value",
+            {"files": [{"path": "a", "content": ""}, {"path": "a", "content": "x"}]},
+        ),
         ("a ready line of two", "readyLine", "should match", {"readyLine": "a\nb"}),
         (
             "no time to start",
@@ -557,7 +579,7 @@ def _runners() -> Iterator[Case]:
         ),
     ):
         runner = {k: v for k, v in {**RUNNER, **change}.items() if v is not DROP}
-        python = name != "an empty program"
+        python = name not in CEL_ALONE
         field = f"spec.runner.{field}"
         yield Case(f"runner with {name}", a_class(runner=runner), field, words, python)
 

@@ -15,7 +15,8 @@ from isolet.agent.policy.model import NodePolicy
 from isolet.base import envnames, imageref
 from isolet.wire.execution import EnvVar, ExecRequest, ExecutionSpec, ExecutionWanted, Medium
 from isolet.wire.node import Amounts
-from isolet.wire.process import ProcessSpec
+from isolet.wire.pool import PoolWanted
+from isolet.wire.process import ProcessSpec, files_problem
 
 MAX_ARGUMENT_BYTES = 131_071
 """Linux' MAX_ARG_STRLEN without the NUL: for one argument, and for one NAME=value."""
@@ -100,6 +101,15 @@ def process_violations(spec: ProcessSpec) -> tuple[Violation, ...]:
         *_strings(spec.argv(), spec.env),
         *_environment(spec.env),
     )
+
+
+def pool_violations(
+    wanted: PoolWanted, policy: NodePolicy, *, image_names: Sequence[str] = ()
+) -> tuple[Violation, ...]:
+    """All that stands against the slots of a pool. It closes that pool and no other of the wish."""
+    found = violations(wanted.spec(), policy, image_names=image_names)
+    problem = None if wanted.runner is None else files_problem(wanted.runner.files)
+    return found if problem is None else (*found, Violation("runner.files", "FilesFit", problem))
 
 
 def demand(spec: ExecutionSpec) -> Amounts:

@@ -159,7 +159,7 @@ class Pools:
         found = []
         for digest, wanted in self._digests.items():
             names = self._node.names_of(wanted.image)
-            problems = checks.violations(wanted.spec(), self._context.policy, image_names=names)
+            problems = checks.pool_violations(wanted, self._context.policy, image_names=names)
             if problems:
                 self._messages[digest] = "; ".join(map(str, problems))
                 continue

@@ -1,8 +1,10 @@
 """Every rule of the node, as a table: a healthy request, one change, what is said."""
 
+import pydantic
 import pytest
 
 from isolet.agent.policy import checks, model
+from isolet.wire.dispatch import RunnerContract
 from isolet.wire.execution import (
     EnvVar,
     ExecRequest,
@@ -14,6 +16,8 @@ from isolet.wire.execution import (
     Workspace,
 )
 from isolet.wire.node import Amounts
+from isolet.wire.pool import PoolWanted
+from isolet.wire.process import ProcessSpec, StagedFile
 from isolet.wire.restore import Restore
 
 HEX = "a" * 64
@@ -216,6 +220,51 @@ def test_an_image_given_by_id_is_known_by_its_names_on_the_node() -> None:
     rules = policy('images = ["team/*"]')
     assert checks.violations(SPEC, rules, image_names=("team/python:3",)) == ()
     assert checks.violations(SPEC, rules, image_names=("other/python:3",)) != ()
+
+
+BELOW = "a path lies below another file's path"
+PATHS = [
+    ((), None),
+    (("a",), None),
+    (("a/b", "a/c"), None),
+    (("a", "ab", "a.b", "a-b/c", "b/a"), None),
+    (("a", "a/b"), BELOW),
+    (("a/b", "a"), BELOW),
+    (("a/b/c/d", "x", "a-b", "a"), BELOW),
+    (("a/b", "c", "a/b/c"), BELOW),
+    (("a/b", "c", "a/b"), "a path is given twice"),
+    (("a", "./a"), "normalised"),
+    (("a//b",), "normalised"),
+    (("a/",), "normalised"),
+    (("../a",), "normalised"),
+    (("/a",), "normalised"),
+]
+
+
+@pytest.mark.parametrize(("paths", "problem"), PATHS)
+def test_files_that_cannot_lie_in_one_workspace(
+    paths: tuple[str, ...], problem: str | None
+) -> None:
+    """Refused as a Process's; of a runner they close the pool of its class and no other."""
+    files = tuple(StagedFile(path=path, content=b"canary") for path in paths)
+    pool = PoolWanted(
+        class_name="runs",
+        image=SPEC.image,
+        resources=RESOURCES,
+        minimum=1,
+        maximum=1,
+        runner=RunnerContract(command=("run",), files=files),
+    )
+    told = [str(violation) for violation in checks.pool_violations(pool, POLICY)]
+    if problem is None:
+        assert ProcessSpec(execution_uid="u", command=("true",), files=files).files == files
+        assert told == []
+        return
+    with pytest.raises(pydantic.ValidationError, match=f"files: .*{problem}"):
+        ProcessSpec(execution_uid="u", command=("true",), files=files)
+    assert len(told) == 1
+    assert told[0].startswith("runner.files: ")
+    assert problem in told[0]
 
 
 def test_all_that_is_wrong_is_said_at_once() -> None:

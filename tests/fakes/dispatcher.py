@@ -144,3 +144,15 @@ class FakeDispatcher:
 
     async def close(self) -> None:
         self.closed = True
+
+
+class GivenAgents:
+    """The agents that a test gives, by name; it closes them itself."""
+
+    def __init__(self, by_name) -> None:
+        self._by_name = by_name
+
+    def of(self, node: str, _endpoint: str):
+        return self._by_name(node)
+
+    async def keep_only(self, nodes) -> None: ...

@@ -7,7 +7,7 @@ made here, bound already; its outcome; its deletion.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +17,7 @@ import pydantic
 
 from isolet.api import conditions, meta, reasons
 from isolet.apiserver.admission import Dispatch
+from isolet.apiserver.agents import Agents
 from isolet.apiserver.binding import BindingKey
 from isolet.apiserver.dispatcher import NO_CAPACITY, RUN_ID_USED, Cancelled, told
 from isolet.apiserver.nodes import Node, Nodes, read
@@ -46,9 +47,6 @@ NAME_PREFIX = "run-"
 _STALE = 12
 """Refreshes that may fail before the front door is not ready any more."""
 _log = log.get("apiserver")
-
-Agents = Callable[[str, str], DispatchAPI]
-"""The agent of a node, by its name and endpoint."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -107,19 +105,18 @@ class KubernetesDispatcher:
     async def reserve(self, dispatch: Dispatch) -> "ReservedRun":
         """See Dispatcher."""
         node, slot = await self._slot()
-        agent = self._agents(node.name, node.endpoint)
         name = object_name(dispatch.run_id)
         body = self._object(name, dispatch, node.name)
         try:
             made = await self._cluster.create(EXECUTIONS, self._target.namespace, body)
         except errors.IsoletError as error:
             with suppress(errors.IsoletError):
-                await agent.release(slot)
+                await self.agent(node).release(slot)
             raise _not_made(error) from error
         uid = str(made["metadata"]["uid"])
         wanted = self._wanted(uid, name, dispatch)
         return ReservedRun(
-            self, Run(dispatch.run_id, uid, agent, self), slot, wanted, dispatch.document
+            self, Run(dispatch.run_id, uid, node, self), slot, wanted, dispatch.document
         )
 
     async def find(self, run_id: str) -> "Run":
@@ -175,6 +172,11 @@ class KubernetesDispatcher:
             return None
         return Outcome(succeeded=False, reason=reasons.NODE_LOST, message="its node is gone")
 
+    def agent(self, node: Node) -> DispatchAPI:
+        """The agent of this node where it is now; of one that is gone, where it was."""
+        now = self._nodes.find(node.name) or node
+        return self._agents.of(now.name, now.endpoint)
+
     # Within
 
     async def _get(self, name: str) -> Object:
@@ -186,7 +188,7 @@ class KubernetesDispatcher:
         request = ReserveRequest(class_name=self._target.class_name)
         for node in self._nodes.in_order():
             try:
-                slot = await self._agents(node.name, node.endpoint).reserve(request)
+                slot = await self.agent(node).reserve(request)
             except errors.IsoletError as error:
                 self._nodes.had_none(node)
                 if error.reason != NO_CAPACITY and self._troubles.get(node.name) != error.message:
@@ -238,8 +240,7 @@ class KubernetesDispatcher:
         node = self._nodes.find(name)
         if node is None:
             raise errors.Unavailable(f"node {name} is not known", reason="NodeUnreachable")
-        agent = self._agents(node.name, node.endpoint)
-        return Run(run_id, str(found["metadata"]["uid"]), agent, self)
+        return Run(run_id, str(found["metadata"]["uid"]), node, self)
 
     async def _cancel_ahead(self, run_id: str, name: str) -> Cancelled:
         """Take the run's name, so that nobody can begin it. Raises Conflict: it has just begun."""
@@ -279,7 +280,9 @@ class KubernetesDispatcher:
     async def _refreshed(self) -> None:
         trouble = ""
         try:
-            self._nodes.take_in(await read(self._cluster, self._target.class_name))
+            nodes = await read(self._cluster, self._target.class_name)
+            self._nodes.take_in(nodes)
+            await self._agents.keep_only(nodes)
             self._class.take_in(await self._cluster.get(CLASSES, "", self._target.class_name))
             if self._ahead or self._missed:  # Others, and those before us, have made some as well.
                 self._ahead = await self._count_ahead()
@@ -330,8 +333,13 @@ class Run:
 
     run_id: str
     uid: str
-    agent: DispatchAPI
+    node: Node
     owner: KubernetesDispatcher
+
+    @property
+    def agent(self) -> DispatchAPI:
+        """Who is asked about it now."""
+        return self.owner.agent(self.node)
 
     async def follow(self, after: int) -> AsyncIterator[DispatchLine]:
         """See Admitted."""

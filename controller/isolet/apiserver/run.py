@@ -8,9 +8,9 @@ import asyncio
 import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 
 from isolet.apiserver import app
+from isolet.apiserver.agents import AgentPool
 from isolet.apiserver.auth import Door, KubernetesReviewer, TokenFile
 from isolet.apiserver.dispatcher import Dispatcher
 from isolet.apiserver.kubernetes import KubernetesDispatcher, Target
@@ -19,8 +19,6 @@ from isolet.apiserver.runs import RunBook
 from isolet.apiserver.server import FrontServer
 from isolet.apiserver.settings import Settings
 from isolet.base import errors, log
-from isolet.base.tls import TLSFiles
-from isolet.client.dispatch import HTTPDispatch
 from isolet.operator.cluster import Access, KubeCluster
 from isolet.plan import dispatch_budget
 
@@ -93,7 +91,7 @@ async def _outside(settings: Settings) -> AsyncIterator[tuple[Dispatcher, Door]]
         cancelled_ahead=settings.bounds.cancelled_ahead,
         binding_key=settings.binding_key,
     )
-    dispatcher = KubernetesDispatcher(cluster, agents.of, target)
+    dispatcher = KubernetesDispatcher(cluster, agents, target)
     reviewer = None
     if settings.kubernetes_tokens:
         reviewer = KubernetesReviewer(cluster, settings.namespace)
@@ -104,23 +102,3 @@ async def _outside(settings: Settings) -> AsyncIterator[tuple[Dispatcher, Door]]
         await dispatcher.close()
         await agents.close()
         await cluster.close()
-
-
-@dataclass
-class AgentPool:
-    """One client for each agent."""
-
-    files: TLSFiles | None
-    _known: dict[tuple[str, str], HTTPDispatch] = field(default_factory=dict)
-
-    def of(self, node: str, endpoint: str) -> HTTPDispatch:
-        """The agent of a node."""
-        key = (node, endpoint)
-        if key not in self._known:
-            self._known[key] = HTTPDispatch(endpoint, node=node, files=self.files, pool=128)
-        return self._known[key]
-
-    async def close(self) -> None:
-        """Close all connections."""
-        for agent in self._known.values():
-            await agent.close()

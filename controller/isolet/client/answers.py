@@ -105,7 +105,10 @@ async def lines(
 async def _next(response: aiohttp.ClientResponse, silence: float) -> bytes:
     # aiohttp's own read timeout does not fire once a chunk's frame was broken: it waits for ever.
     async with asyncio.timeout(silence):
-        return await response.content.readany()
+        try:
+            return await response.content.readany()
+        except RuntimeError as error:  # So aiohttp says that we have closed it ourselves.
+            raise aiohttp.ClientConnectionError(str(error)) from error
 
 
 def _change(line: bytes) -> Change:

@@ -80,6 +80,8 @@ class Connection:
         self._sessions: dict[bool, aiohttp.ClientSession] = {}
         self.failures = 0
         """How often a request has broken."""
+        self.under_way = 0
+        """Requests whose answers have not been read to their end."""
 
     @asynccontextmanager
     async def request(self, ask: Ask) -> AsyncIterator[aiohttp.ClientResponse]:
@@ -90,6 +92,7 @@ class Connection:
             Unconfirmed: the connection broke after it was sent.
         """
         progress = _Progress()
+        self.under_way += 1
         try:
             async with self._session(ask.streams).request(
                 ask.method,
@@ -106,6 +109,8 @@ class Connection:
         except BROKEN as error:
             self.failures += 1
             raise self._failure(ask, error, sent=progress.sent) from error
+        finally:
+            self.under_way -= 1
 
     def _failure(self, ask: Ask, error: Exception, *, sent: bool) -> errors.Unavailable:
         what = f"agent of {self._name}: {ask.method} {ask.path}: {_describe(error)}"

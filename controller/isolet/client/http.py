@@ -67,6 +67,11 @@ class HTTPAgent(ProcessCalls, CheckpointCalls):
         self._greeted = -1
         """How many failures the connection had when the agent was last greeted."""
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether a call is in progress, a stream among them."""
+        return self._connection.under_way > 0
+
     async def close(self) -> None:
         """Close all connections."""
         await self._connection.close()

@@ -18,7 +18,7 @@ from isolet.operator.kube import CLASSES, EXECUTIONS, NODES
 from isolet.wire.dispatch import Mode
 from tests.fakes.agent import FakeAgent
 from tests.fakes.cluster import FakeCluster
-from tests.fakes.dispatcher import FakeDispatcher
+from tests.fakes.dispatcher import FakeDispatcher, GivenAgents
 from tests.fakes.slots import FakeSlots
 from tests.unit.api.objects import a_class, a_node
 
@@ -76,7 +76,7 @@ class InACluster:
         self.cluster.seed(kind, obj)
 
     def another(self, target: Target) -> KubernetesDispatcher:
-        return KubernetesDispatcher(self.cluster, lambda name, _: self.clients[name], target)
+        return KubernetesDispatcher(self.cluster, GivenAgents(self.clients.__getitem__), target)
 
     async def _agent(self, name: str, slots: FakeSlots, folder) -> None:
         folder.mkdir()

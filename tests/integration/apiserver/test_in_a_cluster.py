@@ -12,6 +12,7 @@ from isolet.apiserver.kubernetes import KubernetesDispatcher, Target, object_nam
 from isolet.base import errors
 from isolet.operator.cluster import Access, KubeCluster
 from tests.contract.apiserver.test_dispatcher_contract import InACluster, dispatch
+from tests.fakes.dispatcher import GivenAgents
 from tests.integration.kube import Kube
 from tests.unit.api.objects import a_class, a_node
 
@@ -109,7 +110,7 @@ async def test_a_run_is_an_object_that_holds_nothing_of_its_document(place: InAK
 async def test_two_front_doors_and_one_run_id(place: InAKubernetes) -> None:
     other = KubernetesDispatcher(
         place.cluster,
-        lambda name, _: place.clients[name],
+        GivenAgents(place.clients.__getitem__),
         Target(namespace=place.namespace, class_name=place.prefix),
     )
     await other.start()

@@ -38,6 +38,7 @@ from isolet.wire.pool import PoolObserved, PoolsWanted, PoolWanted
 from isolet.wire.process import StagedFile
 from tests.contract.engine.proxy import Proxy
 from tests.fakes.cluster import FakeCluster
+from tests.fakes.dispatcher import GivenAgents
 from tests.integration.agent.conftest import MIB, Node, environment
 from tests.unit.api.objects import a_class, a_node
 from tests.witness import Witness
@@ -247,7 +248,8 @@ class FrontDoor:
         await self.agent.listen_unix(folder / "s")
         self.client = HTTPDispatch(f"unix://{folder / 's'}")
         target = Target(namespace="runs", class_name=CLASS)
-        self.dispatcher = KubernetesDispatcher(desk.cluster, lambda *_: self.client, target)
+        agents = GivenAgents(lambda _: self.client)
+        self.dispatcher = KubernetesDispatcher(desk.cluster, agents, target)
         await self.dispatcher.start()
         self.book = RunBook(self.dispatcher, self.bounds.capacity, self.metrics)
         parts = app.Parts(

@@ -10,6 +10,7 @@ from isolet.apiserver.served import Served
 from isolet.base import errors
 from isolet.operator.kube import CLASSES, NODES
 from tests.fakes.cluster import FakeCluster
+from tests.fakes.dispatcher import GivenAgents
 from tests.unit.api.objects import a_class, a_node
 
 RUNNER = {"command": ["/app/runtime"]}
@@ -50,7 +51,7 @@ async def test_what_keeps_it_from_serving_is_said_once_for_each_change(
     caplog.set_level(logging.INFO, "isolet.apiserver")
     cluster = FakeCluster()
     target = Target(namespace="runs", class_name="fast")
-    dispatcher = KubernetesDispatcher(cluster, lambda *_: None, target)  # type: ignore[arg-type]
+    dispatcher = KubernetesDispatcher(cluster, GivenAgents(lambda _: None), target)
 
     async def seen() -> list[tuple[str, str]]:
         caplog.clear()

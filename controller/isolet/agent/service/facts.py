@@ -192,6 +192,12 @@ class Facts:
             self._followers[record.uid] = follower
         return follower
 
+    def await_stdout(self, uid: str, size: int) -> None:
+        """Have `uid` looked at once so many bytes of its stdout are stored."""
+        follower = self._followers.get(uid)
+        if follower is not None:
+            follower.await_stdout(size)
+
     def _slot_nonce(self, record: SandboxRecord) -> str | None:
         slot = record.slot
         return self._context.nonce(slot.uid, config.MAIN_SCRIPT) if slot else None

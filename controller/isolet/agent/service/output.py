@@ -150,7 +150,8 @@ class Follower:
     """Copies one container's log while it runs and to its end.
 
     `cap` is for both streams together; None: `files` bound themselves. `wake` is called when
-    something a decision depends on has changed: the control line, overflow.
+    something a decision depends on has changed: the control line, overflow, as much output as is
+    awaited.
     """
 
     def __init__(
@@ -173,6 +174,7 @@ class Follower:
         self._control_lines = ControlLines(nonce, slot_nonce)
         self._task: asyncio.Task[None] | None = None
         self._ended = False
+        self._awaited = 0
         self.control: Control | None = None
         self.control_detail = ""
         self.overflow = False
@@ -183,6 +185,10 @@ class Follower:
         """Follow the running container's log, if that is not being done."""
         if not self.done and not self.overflow and (self._task is None or self._task.done()):
             self._task = asyncio.create_task(self._follow(container_id))
+
+    def await_stdout(self, size: int) -> None:
+        """Have `wake` called once so many bytes of stdout are stored."""
+        self._awaited = size
 
     async def finish(self, container_id: str, *, lost: bool) -> None:
         """Read what is left of an ended container's log. Sets `done`.
@@ -263,10 +269,14 @@ class Follower:
         room = None
         if self._cap is not None:
             room = max(0, self._cap - sum(sink.stored for sink in self._sinks.values()))
-        if data and not self._sinks[stream].take(data, room):
+        sink = self._sinks[stream]
+        before = sink.stored
+        if data and not sink.take(data, room):
             self.overflow = True
             self._wake()
             return False
+        if stream is Stream.STDOUT and before < self._awaited <= sink.stored:
+            self._wake()
         return True
 
     def _without_control(self, data: bytes) -> bytes:

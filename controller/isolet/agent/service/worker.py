@@ -36,9 +36,8 @@ LONGEST_BACKOFF_SECONDS = 30.0
 SETTLED_LOOK_SECONDS = 300.0
 """A sandbox with nothing to do is looked at this often all the same."""
 
-
-READY_LOOK_SECONDS = 0.05
-"""How soon a runner that starts is looked at again: its ready line wakes nobody."""
+READY_LOOK_SECONDS = 1.0
+"""How soon a runner that starts is looked at again, if its log does not tell of its ready line."""
 
 TAKING_LOOK_SECONDS = 1.0
 """How soon an ended sandbox is looked at again whose workspace is being taken."""
@@ -107,7 +106,9 @@ class SlotDriver:
             self._pools.failed(record.uid, f"{record.outcome.reason}: {record.outcome.message}")
         facts = await self._facts.gather(record)
         waits = record.step is Step.RUNNING and facts.control is Control.STARTED
-        if waits and not self._says_ready(record):
+        line = self._ready_line(record)
+        self._facts.await_stdout(record.uid, len(line))
+        if waits and not self._has_said(record, line):
             return _soon(sandbox.decide(record, facts, self._context.moment()))
         if waits and facts.seen is not None and facts.seen.life is Life.RUNNING:
             await self._pools.offer(record)
@@ -115,12 +116,14 @@ class SlotDriver:
             self._pools.withdraw(record.uid)
         return sandbox.decide(record, facts, self._context.moment())
 
-    def _says_ready(self, record: SandboxRecord) -> bool:
-        """Whether its runner, if it has one, has written its ready line."""
+    def _ready_line(self, record: SandboxRecord) -> bytes:
+        """What its runner, if it has one, writes once it is ready."""
         runner = self._pools.wanted.runner_of(record.spec_digest)
-        if runner is None:
+        return b"" if runner is None else runner.ready_line.encode() + b"\n"
+
+    def _has_said(self, record: SandboxRecord, line: bytes) -> bool:
+        if not line:
             return True
-        line = runner.ready_line.encode() + b"\n"
         files = OutputFiles(self._context.output_folder(record.uid))
         return files.read(Stream.STDOUT, 0, len(line))[1] == line
 

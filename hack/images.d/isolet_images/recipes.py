@@ -32,7 +32,15 @@ GROUP = "root:x:0:\nnogroup:x:65534:\nsandbox:x:65532:\n"
 RUNTIME = Path(__file__).resolve().parents[3] / "examples" / "runner" / "runtime.py"
 FOLDERS = ("bin", "dev", "etc", "proc", "root", "run", "sys", "usr", "var")
 
-PYTHON_PACKAGES = ("ca-certificates", "python3")
+# The last three are what the runner checks signatures with; debootstrap finds no virtual package,
+# so the one that gives cryptography its own is named.
+PYTHON_PACKAGES = (
+    "ca-certificates",
+    "python3",
+    "python3-cffi-backend",
+    "python3-cryptography",
+    "python3-jwt",
+)
 DEBOOTSTRAP_SECONDS = 1200
 # Caches, the builder's own names, and what only a person at a terminal reads.
 UNWANTED = re.compile(

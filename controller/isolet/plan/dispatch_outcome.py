@@ -56,10 +56,10 @@ def decide(seen: Evidence) -> Outcome | None:
         return _failed(reasons.START_UNCONFIRMED, "nobody can say whether it got its document")
     if seen.stop is not None:
         return _failed(seen.stop.reason, seen.stop.message, code)
+    if seen.exit is not None and seen.exit.oom_killed:
+        return _failed(reasons.OOM_KILLED, "memory ran out and the sandbox was killed", code)
     if seen.exit is None or code is None:
         return _failed(reasons.CONTAINER_LOST, "the sandbox is gone and nobody saw how it ended")
-    if seen.exit.oom_killed:
-        return _failed(reasons.OOM_KILLED, "memory ran out and the sandbox was killed", code)
     if code != 0:
         return _failed(reasons.NON_ZERO_EXIT, f"the runner exited with {code}", code)
     if not seen.completed:

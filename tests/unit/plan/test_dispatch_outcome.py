@@ -23,6 +23,10 @@ TABLE = {
         Evidence(confirmed_dead=True, exit=Exit(code=137, oom_killed=True), completed=True),
         reasons.OOM_KILLED,
     ),
+    "out of memory, and nobody saw its code": (
+        Evidence(confirmed_dead=True, exit=Exit(code=None, oom_killed=True)),
+        reasons.OOM_KILLED,
+    ),
     "gone": (Evidence(confirmed_dead=True, exit=Exit(code=None)), reasons.CONTAINER_LOST),
     "gone with a result": (
         Evidence(confirmed_dead=True, exit=Exit(code=None), completed=True),

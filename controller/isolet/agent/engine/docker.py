@@ -42,6 +42,7 @@ class DockerEngine:
     ) -> None:
         self._timeouts = timeouts or api.Timeouts()
         self._api = api.API(socket_path, self._timeouts)
+        self._process = process.EngineProcess(socket_path)
         self._installation = installation
         self._data_root: str | None = None
         self._log = log.get("engine", socket=socket_path)
@@ -55,7 +56,7 @@ class DockerEngine:
 
     async def up_since(self) -> float | None:
         """When the engine's process was started: its socket's credentials name its pid."""
-        return await asyncio.to_thread(process.started_boottime, self._api.socket_path)
+        return await asyncio.to_thread(self._process.started_boottime)
 
     # --- images -----------------------------------------------------------------------------------
 

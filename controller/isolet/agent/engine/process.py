@@ -14,14 +14,31 @@ from pathlib import Path
 _NAME = "dockerd"
 _STARTED = 19
 """Field of /proc/<pid>/stat after the process name: the start in ticks of the boot-time clock."""
+_DEAD = ("Z", "X")
 
 
-def started_boottime(socket_path: str, proc: Path = Path("/proc")) -> float | None:
-    """Boot-time seconds at which the engine behind the socket was started; None if unknown."""
-    for pid in itertools.chain([_listener(socket_path)], _holders(socket_path, proc)):
-        if pid and _read(proc / str(pid) / "comm").strip() == _NAME:
-            return _start_of(proc / str(pid))
-    return None
+class EngineProcess:
+    """The process of the engine behind a socket. It is looked for anew only once it is gone."""
+
+    def __init__(self, socket_path: str, proc: Path = Path("/proc")) -> None:
+        self._socket_path = socket_path
+        self._proc = proc
+        self._known: tuple[Path, float] | None = None
+
+    def started_boottime(self) -> float | None:
+        """Boot-time seconds at which it was started; None if it cannot be seen. Blocks."""
+        if self._known is None or _start_of(self._known[0]) != self._known[1]:
+            self._known = self._find()
+        return None if self._known is None else self._known[1]
+
+    def _find(self) -> tuple[Path, float] | None:
+        path, proc = self._socket_path, self._proc
+        for pid in itertools.chain([_listener(path)], _holders(path, proc)):
+            folder = proc / str(pid)
+            if pid and _read(folder / "comm").strip() == _NAME:
+                start = _start_of(folder)
+                return None if start is None else (folder, start)
+        return None
 
 
 def _listener(socket_path: str) -> int:
@@ -69,8 +86,9 @@ def _open(folder: Path) -> Iterator[str]:
 
 
 def _start_of(folder: Path) -> float | None:
+    """When it was started; None if it is gone, or dead and not waited for yet."""
     fields = _read(folder / "stat").rpartition(")")[2].split()
-    if len(fields) <= _STARTED:
+    if len(fields) <= _STARTED or fields[0] in _DEAD:
         return None
     return int(fields[_STARTED]) / os.sysconf("SC_CLK_TCK")
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from isolet.agent.deadline_book import DeadlineBook
 from isolet.agent.dispatch.service import DispatchService
 from isolet.agent.dispatch.spool import Spools
-from isolet.agent.engine.base import Status, Stream
+from isolet.agent.engine.base import Container, Status, Stream
 from isolet.agent.service.admission import Admission
 from isolet.agent.service.assign import SLOT_TAKEN, Assigner
 from isolet.agent.service.context import Context
@@ -40,6 +40,7 @@ NO_CAPACITY = "NoCapacity"
 
 _DEATH_SECONDS = 5.0
 _LOOK_SECONDS = 0.02
+_EVENTS_LOOK_SECONDS = 0.5
 _FOLDER = "dispatch"
 _PROGRAM = "runner"
 _ALIVE = frozenset({Status.RUNNING, Status.PAUSED, Status.RESTARTING})
@@ -114,22 +115,27 @@ class RunnerSlot:
     async def exit(self) -> Exit:
         """How the container ended."""
         await self._owner.calm.wait()
-        return await self._end()
+        while True:
+            seen = await self._dead()
+            if seen is None:
+                return Exit(code=None)
+            try:
+                end = await self._owner.facts.ends.judge(self._record, seen)
+            except errors.Unavailable:
+                await asyncio.sleep(_EVENTS_LOOK_SECONDS)
+                continue
+            oom = self._owner.facts.oom(seen) is not None
+            return Exit(code=end.code, oom_killed=oom, output_lost=end.output_lost)
 
-    async def _end(self) -> Exit:
+    async def _dead(self) -> Container | None:
+        """Its container, once that is not alive; None if it is gone."""
         while True:
             try:
                 seen = await self._owner.engine.inspect(self._container)
             except errors.NotFound:
-                return Exit(code=None)
+                return None
             if seen.status not in _ALIVE:
-                facts = self._owner.facts
-                end = await facts.ends.judge(seen)
-                return Exit(
-                    code=None if end.made_up else seen.exit_code,
-                    oom_killed=facts.oom(seen) is not None,
-                    output_lost=end.output_lost,
-                )
+                return seen
             await asyncio.sleep(_LOOK_SECONDS)
 
     async def destroy(self) -> None:
@@ -140,7 +146,7 @@ class RunnerSlot:
         await self._owner.engine.kill(self._container)
         try:
             async with asyncio.timeout(_DEATH_SECONDS):
-                await self._end()
+                await self._dead()
         except TimeoutError:
             raise errors.Unconfirmed(
                 "a runner still lives after it was killed", reason=reasons.CANCEL_UNVERIFIED

@@ -1,58 +1,115 @@
 """How far the engine's word of a container's end can be taken, when it was restarted meanwhile.
 
 What ends while no engine runs has lost its last words. And an engine that is killed just as it
-takes in an end has forgotten it when it comes up: dockerd then finds no task and makes an exit code
-and a time up, 0 or 255 and the time of its own start (libcontainerd's `restoredProcess.Delete`;
-moby 45788 is the same with 0). Measured on 20.10.24: 0. An end that it has seen it tells as an
-event as well, one that it has made up it does not.
+takes in an end has forgotten it when it comes up: dockerd then finds no task, and makes up an exit
+code, 0 or 255, and a time between its start and its first answer. (Measured on 20.10.24: 0 for a
+program that had exited with 3. `restoredProcess.Delete` in its libcontainerd gives 255, moby 45788
+is the 0.) Of an end that it has seen it tells an event, `die`; of those that it finds when it comes
+up, made up or true, it tells none.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 
 from isolet.agent.engine.base import Container, Status
 from isolet.agent.service.context import Context
-from isolet.agent.service.events import EventLog
+from isolet.agent.service.events import Era, EventLog
+from isolet.plan.sandbox_model import Moment, SandboxRecord
 
-RESTORE = timedelta(seconds=60)
-"""An engine that comes up has looked at all its containers by then, before it answers anybody."""
+MADE_UP = (0, 255)
+"""Codes that an engine gives to an end that it has forgotten."""
+
+LONGEST_RESTORE_SECONDS = 600.0
+"""An engine that comes up has looked at all its containers by then, however many."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class End:
-    """What is to be kept in mind of what the engine says of a container."""
+    """What can be taken of what the engine says of a container."""
 
+    code: int | None = None
+    """The exit code. None: it is alive, or nobody knows how it ended."""
     output_lost: bool = False
     """It ended while no engine ran, which lost its last words."""
-    made_up: bool = False
-    """Nobody knows how it ended, though the engine gives a code."""
+    unknown: bool = False
+    """It has ended, and the engine has forgotten how."""
+
+
+def is_doubtful(
+    code: int | None, ended: float | None, eras: Sequence[Era], up_since: float, now: float
+) -> bool:
+    """Whether an engine may have made up this end of a container that is older than it. PURE.
+
+    Args:
+        code: as the engine says.
+        ended: when, in boot-time seconds, as the engine says; None: at no time.
+        eras: the engine's processes that were seen.
+        up_since: when the present one was started.
+        now: in boot-time seconds.
+    """
+    if code not in MADE_UP:
+        return False
+    if ended is None:
+        return True
+    if not any(era.since == up_since for era in eras):
+        eras = [*eras, Era(up_since, now)]
+    return any(
+        era.since <= ended <= min(era.answered, era.since + LONGEST_RESTORE_SECONDS) for era in eras
+    )
 
 
 class Ends:
-    """Judges the ends of containers against the start of the engine that tells them."""
+    """Judges the ends of containers against the engine's restarts. Use it in one event loop."""
 
     def __init__(self, context: Context, events: EventLog) -> None:
         self._context = context
         self._events = events
+        self._judged: dict[str, tuple[str, End]] = {}
 
-    async def judge(self, container: Container) -> End:
-        """The end of a container, as just inspected; one that is alive has none.
+    async def judge(self, record: SandboxRecord, container: Container) -> End:
+        """The end of a record's container, as just inspected.
 
-        Waits a moment for the engine's event where that decides.
+        Waits a moment for the engine's events where they decide.
+
+        Raises:
+            Unavailable: they decide, and have not been read yet: look again.
         """
         if container.status not in (Status.EXITED, Status.DEAD):
             return End()
+        container_id, end = self._judged.get(record.uid, ("", End()))
+        if container_id != container.id:
+            end = await self._judge(record, container)
+            self._judged[record.uid] = (container.id, end)
+        return end
+
+    def forget(self, uid: str) -> None:
+        """The record is gone."""
+        self._judged.pop(uid, None)
+
+    async def _judge(self, record: SandboxRecord, container: Container) -> End:
+        now, code = self._context.moment(), container.exit_code
+        if record.boot_id is not None and record.boot_id != now.boot_id:
+            unknown = code in MADE_UP
+            return End(code=None if unknown else code, output_lost=True, unknown=unknown)
         up_since = await self._context.engine.up_since()
-        if up_since is None or container.started_at is None:
-            return End()
-        now = self._context.moment()
-        up_at = now.wall - timedelta(seconds=now.boottime - up_since)
-        if container.started_at >= up_at:
-            return End()
-        ended = container.finished_at
-        if ended is not None and ended < up_at:
-            return End(output_lost=True)
-        if ended is not None and ended >= up_at + RESTORE:
-            return End()
-        made_up = not await self._events.has_died(container.id)
-        return End(output_lost=made_up, made_up=made_up)
+        began = record.started_boottime or record.dispatched_boottime
+        if up_since is None or (began is not None and began >= up_since):
+            return End(code=code)
+        ended = _boottime(container, now)
+        lost = ended is not None and ended < up_since
+        if not is_doubtful(code, ended, self._events.eras, up_since, now.boottime):
+            return End(code=code, output_lost=lost)
+        if record.stop is not None:
+            told = self._events.saw_end(container.id)
+        else:
+            told = await self._events.end(container.id, up_since)
+        if told is None:
+            return End(output_lost=True, unknown=True)
+        # The engine that has seen the end may be another than the one that tells a code now.
+        return End(code=told.exit_code, output_lost=lost)
+
+
+def _boottime(container: Container, now: Moment) -> float | None:
+    """When it ended, as far as the wall clock has not been set since."""
+    at = container.finished_at
+    return None if at is None else now.boottime - (now.wall - at).total_seconds()

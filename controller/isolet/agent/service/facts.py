@@ -22,6 +22,7 @@ from isolet.base import errors
 from isolet.plan import inside
 from isolet.plan.sandbox_model import (
     ContainerFacts,
+    Kind,
     Life,
     SandboxFacts,
     SandboxRecord,
@@ -77,12 +78,14 @@ class Facts:
         container, state = await self._inspect(record)
         if container is None:
             return await self._without_container(record, state)
-        end = await self.ends.judge(container)
+        end = await self._end(record, container)
         await self._attend_output(record, container, end)
         follower = self._followers.get(record.uid)
         return SandboxFacts(
             container=state,
-            seen=replace(self._container(container, record), end_unknown=end.made_up),
+            seen=replace(
+                self._container(container, record), exit_code=end.code, end_unknown=end.unknown
+            ),
             control=follower.control if follower else None,
             control_detail=follower.control_detail if follower else "",
             output_done=follower.done if follower else True,
@@ -92,6 +95,12 @@ class Facts:
             ended_by_watchdog=record.uid in self._ended_by_watchdog,
             ended_for=await self._ended_for(record, container),
         )
+
+    async def _end(self, record: SandboxRecord, container: Container) -> End:
+        """Of a slot, or of what is not ours, nobody asks how it ended."""
+        if record.kind is Kind.SLOT or not self.is_ours(container, record):
+            return End(code=container.exit_code)
+        return await self.ends.judge(record, container)
 
     async def _ended_for(self, record: SandboxRecord, container: Container) -> Stop | None:
         """The watchdog ends a session by the deadline of a Process in it, and tells nobody."""
@@ -244,6 +253,7 @@ class Facts:
         if follower is not None:
             await follower.close()
         self._pids.pop(uid, None)
+        self.ends.forget(uid)
         self._ended_by_watchdog.discard(uid)
 
     async def close(self) -> None:

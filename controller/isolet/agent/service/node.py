@@ -81,7 +81,7 @@ class Node:
         while True:
             self._requalify.clear()
             found = await self._qualifier.run()
-            failed = 0 if found.is_whole else failed + 1
+            failed = failed + 1 if found.is_serving and not found.is_whole else 0
             if found != self._qualification:
                 self._qualification = found
                 self._changed()
@@ -89,6 +89,7 @@ class Node:
             try:
                 async with asyncio.timeout(next_round_in(found, failed)):
                     await self._requalify.wait()
+                failed = 0
             except TimeoutError:
                 continue
 

@@ -51,13 +51,13 @@ def next_round_in(found: Qualification, failed: int) -> float:
 
     Args:
         found: what the last round found.
-        failed: how many rounds in a row have found it not whole, this one included.
+        failed: how many rounds in a row have found it serving and not whole, this one included.
     """
     if found.is_whole:
         return REQUALIFY_SECONDS
     if not found.is_serving:
         return RETRY_SECONDS
-    return min(REQUALIFY_SECONDS, RETRY_SECONDS * 2.0 ** min(failed - 1, 16))
+    return min(REQUALIFY_SECONDS, RETRY_SECONDS * 2.0 ** min(max(0, failed - 1), 16))
 
 
 def verdict(kind: str, problem: str | None, reason: str, good: str) -> NodeCondition:

@@ -72,6 +72,7 @@ class Service(ProcessDoor, CheckpointDoor):
             context.installation,
             on_event=self._on_event,
             on_connect=self._on_connect,
+            boottime=context.clock.boottime,
         )
         self._inputs = Inputs(context)
         self._imports = Imports(context, self._wake)

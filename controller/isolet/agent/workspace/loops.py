@@ -8,9 +8,7 @@ descriptor that keeps it bound meanwhile, so that what was checked is what is ac
 import errno
 import fcntl
 import os
-import random
 import struct
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -31,17 +29,13 @@ _STATUS_BYTES = 232
 _FLAGS_AT = 52
 _CONFIG = struct.Struct(f"=II{_FLAGS_AT}xI{_STATUS_BYTES - _FLAGS_AT - 4}x64x")
 _DIRECT_IO = 16
-_PATIENCE_SECONDS = 5.0
-_LONGEST_PAUSE_SECONDS = 0.02
-"""Between two tries, chosen by chance: the kernel offers the same free device to all who ask, and
-one that is just being let go is offered while it cannot be had. With three who bind and let go all
-the time, 32 tries without a pause failed in 7 of 100 cases."""
 
 
-def attach(image: Path, *, direct: bool = False) -> str:
+def attach(image: Path, *, direct: bool = False) -> str | None:
     """Bind a free loop device to the image; returns its path. The caller has looked for one first.
 
-    Blocks, for seconds if others take every device first.
+    None: somebody else was faster, try again. The kernel offers the same free device to all who
+    ask, and offers one that is just being let go while it cannot be had.
 
     Args:
         image: the file.
@@ -55,13 +49,9 @@ def attach(image: Path, *, direct: bool = False) -> str:
         descriptor = os.open(image, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError as error:
         raise errors.Unavailable(f"{image}: {error.strerror}") from error
-    until = time.monotonic() + _PATIENCE_SECONDS
     try:
-        while time.monotonic() < until:
-            device = _free_device()
-            if _bind(device, descriptor, direct=direct):
-                return device
-            time.sleep(random.uniform(0, _LONGEST_PAUSE_SECONDS))
+        device = _free_device()
+        return device if _bind(device, descriptor, direct=direct) else None
     except OSError as error:
         raise errors.Unavailable(
             f"no loop device for {image.name}: {error.strerror} (is the loop module loaded and "
@@ -69,9 +59,6 @@ def attach(image: Path, *, direct: bool = False) -> str:
         ) from error
     finally:
         os.close(descriptor)
-    raise errors.Unavailable(
-        f"no loop device for {image.name}: others were faster for {_PATIENCE_SECONDS:g} s"
-    )
 
 
 def find(image: Path) -> str | None:

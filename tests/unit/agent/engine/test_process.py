@@ -30,7 +30,7 @@ def test_the_listener_is_the_engine(tmp_path):
         proc = tmp_path / "proc"
         proc.mkdir()
         a_process(proc, os.getpid(), "dockerd", 70)
-        assert process.started_boottime(path, proc) == 70
+        assert process.EngineProcess(path, proc).started_boottime() == 70
 
 
 def test_behind_a_socket_of_systemd_the_engine_is_who_holds_it(tmp_path):
@@ -43,11 +43,14 @@ def test_behind_a_socket_of_systemd_the_engine_is_who_holds_it(tmp_path):
     a_process(proc, 1, "systemd", 1, holds="77")
     a_process(proc, 40, "dockerd", 40, holds="78")
     a_process(proc, 50, "dockerd", 50, holds="77")
-    assert process.started_boottime(str(tmp_path / "var-run" / "docker.sock"), proc) == 50
+    assert (
+        process.EngineProcess(str(tmp_path / "var-run" / "docker.sock"), proc).started_boottime()
+        == 50
+    )
 
 
 def test_where_no_engine_can_be_seen_there_is_no_answer(tmp_path):
-    assert process.started_boottime(str(tmp_path / "s"), tmp_path) is None
+    assert process.EngineProcess(str(tmp_path / "s"), tmp_path).started_boottime() is None
 
 
 def test_a_strangers_socket_below_a_folder_that_goes_meanwhile_is_passed_over(
@@ -64,4 +67,23 @@ def test_a_strangers_socket_below_a_folder_that_goes_meanwhile_is_passed_over(
         return real(path)
 
     monkeypatch.setattr(os.path, "realpath", realpath)
-    assert process.started_boottime(str(tmp_path / "docker.sock"), proc) == 50
+    assert process.EngineProcess(str(tmp_path / "docker.sock"), proc).started_boottime() == 50
+
+
+def test_it_is_looked_for_anew_only_once_it_is_gone(tmp_path, monkeypatch):
+    proc = tmp_path / "proc"
+    proc.mkdir()
+    sockets(proc, (77, tmp_path / "docker.sock"))
+    a_process(proc, 50, "dockerd", 50, holds="77")
+    engine = process.EngineProcess(str(tmp_path / "docker.sock"), proc)
+    found = engine._find
+    looked = []
+    monkeypatch.setattr(engine, "_find", lambda: looked.append(1) or found())
+    assert [engine.started_boottime() for _ in range(3)] == [50, 50, 50]
+    assert len(looked) == 1
+    # Killed, and nobody has waited for it yet; the next one holds the socket.
+    stat = proc / "50" / "stat"
+    stat.write_text(stat.read_text().replace(") S ", ") Z "))
+    a_process(proc, 60, "dockerd", 60, holds="77")
+    (proc / "50" / "fd" / "3").unlink()
+    assert engine.started_boottime() == 60

@@ -1,5 +1,7 @@
-"""What an engine that was restarted says of ends, as a table over its start."""
+"""What an engine that was restarted says of ends: a table over its restarts, then a stream."""
 
+import asyncio
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any, cast
@@ -8,71 +10,197 @@ import pytest
 
 from isolet.agent.engine.base import Container, EngineEvent, Status
 from isolet.agent.service import events as events_module
-from isolet.agent.service.ends import End, Ends
-from isolet.agent.service.events import EventLog
-from isolet.plan.sandbox_model import Moment
+from isolet.agent.service.ends import End, Ends, is_doubtful
+from isolet.agent.service.events import Era, EventLog
+from isolet.base import errors
+from isolet.plan.sandbox_model import Moment, SandboxRecord, Stop
+from unit.plan.worlds import Step, a_record
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
-UP = NOON - timedelta(seconds=100)
-"""When the engine was started: boot-time second 900 of NOON's 1000."""
+NOW = 1000.0
+"""NOON, on the boot-time clock."""
+FIRST, SECOND = Era(since=500.0, answered=503.0), Era(since=900.0, answered=904.0)
 
-
-def container(began: float, ended: float | None, status: Status = Status.EXITED) -> Container:
-    """Times are seconds after the engine's start."""
-    at = None if ended is None else UP + timedelta(seconds=ended)
-    seen = SimpleNamespace(
-        id="c1", status=status, started_at=UP + timedelta(seconds=began), finished_at=at
-    )
-    return cast(Container, seen)
-
-
-def ends(log: EventLog, *, up_since: float | None = 900.0) -> Ends:
-    async def since() -> float | None:
-        return up_since
-
-    moment = Moment(wall=NOON, boottime=1000.0, boot_id="boot")
-    engine = SimpleNamespace(up_since=since)
-    return Ends(cast(Any, SimpleNamespace(moment=lambda: moment, engine=engine)), log)
-
-
-def the_log() -> EventLog:
-    return EventLog(cast(Any, None), "here", on_event=lambda _: None, on_connect=lambda: None)
-
-
-def died() -> EngineEvent:
-    return EngineEvent(
-        action="die", container_id="c1", container_name="one", labels={}, at=NOON, exit_code=0
-    )
-
-
-@pytest.fixture(autouse=True)
-def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(events_module, "SETTLE_SECONDS", 0.0)
-
-
-WHOLE, LOST, MADE_UP = End(), End(output_lost=True), End(output_lost=True, made_up=True)
-
-TABLE = {
-    "ended while none ran: its code is kept": (container(-50, -1), False, LOST),
-    "ended as the engine came up": (container(-50, 0.2), False, MADE_UP),
-    "ended then, and the engine saw it": (container(-50, 0.2), True, WHOLE),
-    "no time at all": (container(-50, None), False, MADE_UP),
-    "ended later, its event was missed": (container(-50, 70), False, WHOLE),
-    "of this engine's own, its event was missed": (container(0.5, 0.9), False, WHOLE),
-    "still running": (container(-50, None, Status.RUNNING), False, WHOLE),
+# Code, when it ended, the engine's processes that were seen; the present one was started at 900.
+DOUBTS = {
+    "0 as the engine came up": (0, 900.2, [SECOND], True),
+    "255 as it came up": (255, 900.2, [SECOND], True),
+    "any other code is true": (3, 900.2, [SECOND], False),
+    "no code": (None, 900.2, [SECOND], False),
+    "no time": (0, None, [SECOND], True),
+    "before it came up": (0, 899.0, [SECOND], False),
+    "after it had answered": (0, 905.0, [SECOND], False),
+    "a slow restore": (0, 980.0, [Era(900.0, 990.0)], True),
+    "an agent that came an hour later": (0, 1600.0, [Era(900.0, 4500.0)], False),
+    "as the engine before it came up": (0, 501.0, [FIRST, SECOND], True),
+    "between the two": (0, 700.0, [FIRST, SECOND], False),
+    "nobody has seen the present one yet": (0, 950.0, [FIRST], True),
 }
 
 
-@pytest.mark.parametrize("name", TABLE)
-async def test_an_end_is_taken_as_far_as_the_engine_can_know_it(name: str) -> None:
-    seen, told, expected = TABLE[name]
-    log = the_log()
-    if told:
-        await log._take(died())
-    assert await ends(log).judge(seen) == expected
+@pytest.mark.parametrize("name", DOUBTS)
+def test_only_an_end_that_may_be_made_up_is_doubted(name: str) -> None:
+    code, ended, eras, doubted = DOUBTS[name]
+    assert is_doubtful(code, ended, eras, 900.0, NOW) is doubted
 
 
-async def test_nothing_is_doubted_of_an_engine_whose_start_nobody_knows() -> None:
-    judged = ends(the_log(), up_since=None)
-    assert await judged.judge(container(-50, 0.2)) == WHOLE
-    assert await judged.judge(container(-50, -1)) == WHOLE
+class World:
+    """An engine that is restarted, and the stream of its events."""
+
+    def __init__(self) -> None:
+        self.up_at: float | None = 900.0
+        self.told: asyncio.Queue[EngineEvent | None] = asyncio.Queue()
+        self.connects = 0
+        self.log = EventLog(
+            cast(Any, self),
+            "here",
+            on_event=lambda _: None,
+            on_connect=self.connected,
+            boottime=lambda: 904.0,
+        )
+        moment = Moment(wall=NOON, boottime=NOW, boot_id="boot")
+        context = SimpleNamespace(moment=lambda: moment, engine=self)
+        self.ends = Ends(cast(Any, context), self.log)
+
+    def connected(self) -> None:
+        self.connects += 1
+
+    async def info(self) -> None:
+        """It answers."""
+
+    async def up_since(self) -> float | None:
+        return self.up_at
+
+    async def events(self, **_: object) -> AsyncIterator[EngineEvent]:
+        while (event := await self.told.get()) is not None:
+            yield event
+        raise errors.Unavailable("the engine went away")
+
+    async def judge(self, record: SandboxRecord, seen: Container) -> End | None:
+        """None: it is to be looked at again."""
+        try:
+            return await self.ends.judge(record, seen)
+        except errors.Unavailable:
+            return None
+
+    async def judge_in_the_end(self, record: SandboxRecord, seen: Container) -> End:
+        async with asyncio.timeout(60):
+            while (end := await self.judge(record, seen)) is None:
+                await asyncio.sleep(0.001)
+        return end
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> World:
+    monkeypatch.setattr(events_module, "SETTLE_SECONDS", 0.05)
+    monkeypatch.setattr(events_module, "RECONNECT_SECONDS", 0.0)
+    return World()
+
+
+def container(code: int, ended: float | None, status: Status = Status.EXITED) -> Container:
+    at = None if ended is None else NOON + timedelta(seconds=ended - NOW)
+    return cast(Container, SimpleNamespace(id="c1", status=status, exit_code=code, finished_at=at))
+
+
+def record(began: float = 850.0, **changes: object) -> SandboxRecord:
+    base = {"boot_id": "boot", "started_boottime": began, "dispatched_boottime": began - 1}
+    return a_record(Step.RUNNING, **{**base, **changes})
+
+
+def died(code: int) -> EngineEvent:
+    return EngineEvent(
+        action="die", container_id="c1", container_name="one", labels={}, at=NOON, exit_code=code
+    )
+
+
+UNKNOWN = End(output_lost=True, unknown=True)
+STOP = Stop(reason="Cancelled", message="cancelled")
+
+# Record, container, what the stream tells.
+JUDGED = {
+    "still running": (record(), container(0, None, Status.RUNNING), [], End()),
+    "made up": (record(), container(0, 900.2), [], UNKNOWN),
+    "made up, at no time": (record(), container(0, None), [], UNKNOWN),
+    "true, and the engine saw it": (record(), container(0, 903.5), [died(0)], End(code=0)),
+    "the engine before it saw another end": (record(), container(0, 900.2), [died(3)], End(code=3)),
+    "while none ran": (record(), container(0, 899.0), [], End(code=0, output_lost=True)),
+    "of this engine's own": (record(901.0), container(0, 902.0), [], End(code=0)),
+    "dispatched to this engine": (
+        record(started_boottime=None, dispatched_boottime=901.0),
+        container(255, 902.0),
+        [],
+        End(code=255),
+    ),
+    "of another boot, made up or not": (record(boot_id="old"), container(0, 900.2), [], UNKNOWN),
+    "of another boot": (
+        record(boot_id="old"),
+        container(3, 900.2),
+        [],
+        End(code=3, output_lost=True),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", JUDGED)
+async def test_an_end_is_taken_as_far_as_the_engine_can_know_it(world: World, name: str) -> None:
+    seen, of, told, expected = JUDGED[name]
+    for event in told:
+        world.told.put_nowait(event)
+    following = asyncio.create_task(world.log.run(NOON))
+    assert await world.judge_in_the_end(seen, of) == expected
+    following.cancel()
+
+
+async def test_what_was_told_by_an_engine_that_has_gone_is_remembered(world: World) -> None:
+    world.up_at = 500.0
+    following = asyncio.create_task(world.log.run(NOON))
+    world.told.put_nowait(died(3))
+    world.told.put_nowait(None)
+    async with asyncio.timeout(60):
+        while world.connects < 2:
+            await asyncio.sleep(0.001)
+    world.up_at = 900.0
+    assert await world.judge_in_the_end(record(400.0), container(0, 900.2)) == End(code=3)
+    following.cancel()
+
+
+async def test_events_that_were_not_read_prove_nothing(world: World) -> None:
+    assert await world.judge(record(), container(0, 900.2)) is None
+    following = asyncio.create_task(world.log.run(NOON))
+    assert await world.judge_in_the_end(record(), container(0, 900.2)) == UNKNOWN
+    following.cancel()
+
+
+async def test_the_stream_of_an_engine_that_was_replaced_unseen_is_opened_anew(
+    world: World,
+) -> None:
+    world.up_at = 500.0
+    following = asyncio.create_task(world.log.run(NOON))
+    async with asyncio.timeout(60):
+        while not world.connects:
+            await asyncio.sleep(0.001)
+    world.up_at = 900.0
+    assert await world.judge_in_the_end(record(), container(0, 900.2)) == UNKNOWN
+    assert world.connects == 2
+    assert [era.since for era in world.log.eras] == [500.0, 900.0]
+    following.cancel()
+
+
+async def test_whoever_is_being_ended_is_not_waited_for(world: World) -> None:
+    # There is no stream that would ever say anything.
+    assert await world.judge(record(stop=STOP), container(0, 900.2)) == UNKNOWN
+
+
+async def test_an_end_is_judged_once(world: World) -> None:
+    following = asyncio.create_task(world.log.run(NOON))
+    assert await world.judge_in_the_end(record(), container(0, 900.2)) == UNKNOWN
+    following.cancel()
+    world.up_at = 950.0
+    assert await world.judge(record(), container(0, 900.2)) == UNKNOWN
+    world.ends.forget(record().uid)
+    assert await world.judge(record(), container(0, 960.0)) is None
+
+
+async def test_nothing_is_doubted_of_an_engine_that_nobody_can_see(world: World) -> None:
+    world.up_at = None
+    assert await world.judge(record(), container(0, 900.2)) == End(code=0)

@@ -20,6 +20,7 @@ def found(*, serving: bool = True, disk: bool = True) -> Qualification:
 ROUNDS = {
     "all is well": (found(), 0, 600.0),
     "an optional part failed": (found(disk=False), 1, 10.0),
+    "it failed in a round that was not counted": (found(disk=False), 0, 10.0),
     "it failed again": (found(disk=False), 3, 40.0),
     "it is not there for good": (found(disk=False), 1000, 600.0),
     "nothing can be started": (found(serving=False, disk=False), 1000, 10.0),
@@ -32,26 +33,39 @@ def test_what_fails_is_looked_at_soon_again(name: str) -> None:
     assert next_round_in(seen, failed) == seconds
 
 
-async def test_a_part_that_failed_once_is_given_without_a_restart(
-    monkeypatch: pytest.MonkeyPatch,
+DOWN, WITHOUT, WHOLE = found(serving=False), found(disk=False), found()
+
+# Rounds, and how many failed ones are counted after each.
+COUNTED = {
+    "an optional part": ([WITHOUT, WITHOUT, WHOLE], [1, 2, 0]),
+    "an engine that was away for long": ([DOWN] * 10 + [WITHOUT, WHOLE], [0] * 10 + [1, 0]),
+}
+
+
+@pytest.mark.parametrize("name", COUNTED)
+async def test_what_failed_is_given_without_a_restart(
+    monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
+    rounds, counted = COUNTED[name]
     asked: list[int] = []
+    over = asyncio.Event()
 
     def at_once(_: Qualification, failed: int) -> float:
         asked.append(failed)
-        return 0.0 if failed else 60.0
+        if len(asked) < len(rounds):
+            return 0.0
+        over.set()
+        return 60.0
 
     monkeypatch.setattr(node_module, "next_round_in", at_once)
-    changed = asyncio.Event()
-    node = Node(cast(Any, SimpleNamespace()), lambda: changed.set() if asked else None)
-    rounds = iter([found(disk=False), found(disk=False), found()])
+    node = Node(cast(Any, SimpleNamespace()), lambda: None)
+    left = iter(rounds)
 
     async def run() -> Qualification:
-        return next(rounds)
+        return next(left)
 
     monkeypatch.setattr(node._qualifier, "run", run)
     looking = asyncio.create_task(node.qualify_loop())
-    await asyncio.wait_for(changed.wait(), 60)
+    await asyncio.wait_for(over.wait(), 60)
     looking.cancel()
-    assert node.qualification == found()
-    assert asked[:2] == [1, 2]
+    assert (node.qualification, asked) == (WHOLE, counted)

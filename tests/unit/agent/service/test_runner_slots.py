@@ -10,7 +10,7 @@ import pytest
 from isolet.agent import deadlines
 from isolet.agent.deadline_book import DeadlineBook
 from isolet.agent.engine.base import OutputFrame, Status, Stream
-from isolet.agent.service import pool_records
+from isolet.agent.service import dispatches, pool_records
 from isolet.agent.service.admission import Admission
 from isolet.agent.service.assign import Assigner
 from isolet.agent.service.calm import Calm
@@ -75,7 +75,8 @@ class World:
         self.capacity = allocated([a_record("one")])
         self.released = 0
         self.log: list[tuple[Stream, bytes]] = []
-        self.end = End()
+        self.end = End(code=0)
+        self.judged = self.events_unread = 0
         self.oom: OOMSeen | None = None
         moment = Moment(wall=NOON, boottime=TAKEN, boot_id="boot")
         self.context: Any = SimpleNamespace(
@@ -85,7 +86,7 @@ class World:
             clock=SimpleNamespace(now=lambda: NOON),
             installation="here",
             key=b"key",
-            engine=SimpleNamespace(inspect=self.inspect, output=self.output),
+            engine=SimpleNamespace(inspect=self.inspect, output=self.output, kill=self.kill),
             policy=SimpleNamespace(capacity_amounts=lambda: self.capacity),
         )
 
@@ -119,9 +120,16 @@ class World:
             self.told.append,
         )
 
-    async def judge(self, _container: object) -> End:
+    async def judge(self, _record: object, _container: object) -> End:
         """As `Ends`."""
+        self.judged += 1
+        if self.events_unread:
+            self.events_unread -= 1
+            raise errors.Unavailable("the engine's events have not been read yet")
         return self.end
+
+    async def kill(self, _container: str) -> None:
+        """It is dead already."""
 
     async def inspect(self, _container: str) -> Any:
         """It has ended."""
@@ -219,14 +227,30 @@ async def test_how_it_ended_is_told_by_all_that_was_seen(
     world: World, unseen: bool, oom: OOMSeen | None
 ) -> None:
     slot = await world.taken()
-    world.end, world.oom = End(output_lost=unseen), oom
+    world.end, world.oom = End(code=0, output_lost=unseen), oom
     assert await slot.exit() == Exit(code=0, oom_killed=oom is not None, output_lost=unseen)
 
 
 async def test_a_code_that_the_engine_made_up_is_no_end(world: World) -> None:
     slot = await world.taken()
-    world.end = End(output_lost=True, made_up=True)
+    world.end = End(output_lost=True, unknown=True)
     assert await slot.exit() == Exit(code=None, output_lost=True)
+
+
+async def test_events_that_decide_are_waited_for(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dispatches, "_EVENTS_LOOK_SECONDS", 0.0)
+    slot = await world.taken()
+    world.events_unread = 3
+    assert await slot.exit() == Exit(code=0)
+
+
+async def test_what_is_dead_is_destroyed_however_it_ended(world: World) -> None:
+    slot = await world.taken()
+    world.events_unread = 1 << 30
+    await slot.destroy()
+    assert world.judged == 0
 
 
 async def test_a_stderr_that_was_not_thrown_away_is_no_output_and_is_bounded(world: World) -> None:

@@ -1,8 +1,12 @@
 """Every way in which a runner or a document can be bad: its own reason, and a clean node."""
 
 import json
+import time
 
+import jwt
 import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ed25519
 
 from isolet.agent.host import ExecutionHost
 from isolet.base import names
@@ -10,6 +14,7 @@ from isolet.plan import dispatch_document, reasons
 from isolet.plan.dispatch_document import Defect
 from isolet.wire.dispatch import MAX_DOCUMENT_BYTES, Budgets, ReserveRequest, RunnerContract
 from isolet.wire.execution import ExecRequest, ExecutionWanted, Step
+from isolet.wire.process import StagedFile
 from tests.integration.dispatch.desk import Desk, pool, refused, until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -129,6 +134,43 @@ async def test_48_the_runner_itself_refuses_what_is_no_envelope(desk: Desk) -> N
     whole = ExecRequest(command=("/app/runtime", "--once", "warm"), stdin=ENVELOPE + b"\n")
     assert (await desk.node.service.exec(wanted.uid, whole)).exit_code == 0
     await host.reclaim(wanted.uid)
+
+
+async def test_the_example_runner_takes_only_what_was_signed_for_its_run(desk: Desk) -> None:
+    """In its slots, with the key as a file of the class, whatever others have checked."""
+    key, another = (ed25519.Ed25519PrivateKey.generate() for _ in range(2))
+    pem = key.public_key().public_bytes(
+        serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+    )
+    runner = RunnerContract(
+        command=("/app/runtime", "--once", "warm", "--binding-key", "binding.pem"),
+        files=(StagedFile(path="binding.pem", content=pem),),
+    )
+    await desk.serve(pool("bound", runner=runner))
+    said = {}
+    for name, signer, run, lasts in (
+        ("its own", key, None, 300),
+        ("of another key", another, None, 300),
+        ("for another run", key, "somebody-elses", 300),
+        ("expired", key, None, -1),
+    ):
+        uid = desk.uid()
+        claims = {"exp": int(time.time()) + lasts, "run_id": run or uid}
+        token = jwt.encode(claims, signer, algorithm="EdDSA")
+        document, wanted = desk.asked({"echo": 1}, uid=uid, executor_jwt=token)
+        await desk.ready()
+        await desk.runs.begin(None, wanted.model_copy(update={"class_name": "bound"}), document)
+        *_, last, end = await desk.lines(uid)
+        assert last.event is not None
+        assert end.ended is not None
+        said[name] = (end.ended.reason, last.event.event["payload"])
+    lost = reasons.NON_ZERO_EXIT
+    assert said == {
+        "its own": (reasons.SUCCEEDED, {"mode": "stream", "result": 1}),
+        "of another key": (lost, {"message": "executor_jwt is not valid: InvalidSignatureError"}),
+        "for another run": (lost, {"message": "executor_jwt is not for this run_id"}),
+        "expired": (lost, {"message": "executor_jwt is not valid: ExpiredSignatureError"}),
+    }
 
 
 async def running(desk: Desk, uid: str) -> bool:

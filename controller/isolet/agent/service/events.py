@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Generic, TypeVar
 
-from isolet.agent.engine.base import Engine, EngineEvent
+from isolet.agent.engine.base import EngineEvent
+from isolet.agent.service.context import Context
 from isolet.base import errors, log
 
 RECONNECT_SECONDS = 1.0
@@ -73,16 +74,14 @@ class EventLog:
 
     def __init__(
         self,
-        engine: Engine,
-        installation: str,
+        context: Context,
         *,
         on_event: Callable[[EngineEvent], None],
         on_connect: Callable[[], None],
-        boottime: Callable[[], float],
     ) -> None:
-        self._boottime = boottime
-        self._engine = engine
-        self._installation = installation
+        self._engine = context.engine
+        self._installation = context.installation
+        self._boottime = context.clock.boottime
         self._on_event = on_event
         self._on_connect = on_connect
         self._created: _Recent[EngineEvent] = _Recent()

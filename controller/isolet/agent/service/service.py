@@ -67,13 +67,7 @@ class Service(ProcessDoor, CheckpointDoor):
     def __init__(self, context: Context, book: DeadlineBook) -> None:
         self._context = context
         self._book = book
-        self._events = EventLog(
-            context.engine,
-            context.installation,
-            on_event=self._on_event,
-            on_connect=self._on_connect,
-            boottime=context.clock.boottime,
-        )
+        self._events = EventLog(context, on_event=self._on_event, on_connect=self._on_connect)
         self._inputs = Inputs(context)
         self._imports = Imports(context, self._wake)
         copies = NearestCopies(

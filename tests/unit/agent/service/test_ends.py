@@ -51,16 +51,15 @@ class World:
         self.up_at: float | None = 900.0
         self.told: asyncio.Queue[EngineEvent | None] = asyncio.Queue()
         self.connects = 0
-        self.log = EventLog(
-            cast(Any, self),
-            "here",
-            on_event=lambda _: None,
-            on_connect=self.connected,
-            boottime=lambda: 904.0,
-        )
         moment = Moment(wall=NOON, boottime=NOW, boot_id="boot")
-        context = SimpleNamespace(moment=lambda: moment, engine=self)
-        self.ends = Ends(cast(Any, context), self.log)
+        context: Any = SimpleNamespace(
+            moment=lambda: moment,
+            engine=self,
+            installation="here",
+            clock=SimpleNamespace(boottime=lambda: 904.0),
+        )
+        self.log = EventLog(context, on_event=lambda _: None, on_connect=self.connected)
+        self.ends = Ends(context, self.log)
 
     def connected(self) -> None:
         self.connects += 1

@@ -20,6 +20,9 @@ class FakeSlot:
         self.destroyed = 0
         self.concluded = []
         self.changed = asyncio.Event()
+        self.readers = 0
+        self.most_readers = 0
+        """At a time, of its output."""
         # What goes wrong.
         self.blocks = False
         """It takes no input, until `takes`."""
@@ -62,6 +65,15 @@ class FakeSlot:
         self.closed = True
 
     async def output(self, offset: int):
+        self.readers += 1
+        self.most_readers = max(self.most_readers, self.readers)
+        try:
+            async for piece in self._output(offset):
+                yield piece
+        finally:
+            self.readers -= 1
+
+    async def _output(self, offset: int):
         while True:
             if self.unreadable:
                 raise self.unreadable.pop(0)

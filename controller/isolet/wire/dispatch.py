@@ -195,9 +195,13 @@ class DispatchAPI(Protocol):
         ...
 
     def follow(self, uid: str, after: int) -> AsyncIterator[DispatchLine]:
-        """Events after a sequence number, then live ones, then the end. Raises NotFound.
+        """Events after a sequence number, then live ones, then the end.
 
         Whoever stops following, or stalls, holds up nothing and may come back.
+
+        Raises:
+            NotFound: never here, or its events are not kept any more.
+            Unavailable: the agent failed at it and takes it up again; come back after a pause.
         """
         ...
 

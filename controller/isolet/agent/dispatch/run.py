@@ -56,6 +56,7 @@ class Run:
         """Set once nothing of its document is here any more."""
         if envelope is None:
             self.sent.set()
+        self._parts = parts
         self._slot, self._spool, self.begun = parts.slot, parts.spool, parts.begun
         self._clock = parts.clock
         self._log = log.get("agent.dispatch", uid=parts.begun.wanted.uid)
@@ -72,6 +73,8 @@ class Run:
         self._stop = self._spool.stopped() if envelope is None else None
         self.outcome: Outcome | None = None
         self.quarantined = False
+        self.given_up = False
+        """Another goes on with it: nothing more will be heard here."""
 
     @property
     def whole_bytes(self) -> int:
@@ -114,8 +117,21 @@ class Run:
         if self._stop is not None and self._watching is not None:
             self._watching.cancel()
 
+    def give_up(self) -> None:
+        """Let go of everything, and wake whoever waits for news."""
+        self._envelope = None
+        self.sent.set()
+        self.given_up = True
+        self._tell()
+
+    def successor(self) -> "Run":
+        """Another one to go on with it, as after a restart, that knows why it is being ended."""
+        after = Run(self._parts, None)
+        after._stop = after._stop or self._stop
+        return after
+
     async def perform(self) -> None:
-        """See the run to its end."""
+        """See the run to its end. What it raises is a fault of ours."""
         self._handed_on = self._envelope is None and self._delivered is None
         if self._envelope is None:
             await asyncio.to_thread(self._replay)

@@ -198,7 +198,8 @@ class DispatchService:
         if run is not None and task is not None:
             run.stop(Stop(reason=reasons.CANCELLED, message="it was cancelled"))
             await asyncio.wait({task}, timeout=run.begun.wanted.budgets.cleanup_seconds)
-            return CancelAnswer(known=True, dispatch=run.observed())
+            seen = run.observed() if not run.given_up else await self.dispatch(uid)
+            return CancelAnswer(known=True, dispatch=seen)
         if task is not None:
             return CancelAnswer(known=True)
         with contextlib.suppress(errors.NotFound):
@@ -215,6 +216,8 @@ class DispatchService:
         reader = _Reader(self._spools.of(uid), after)
         run = self._runs.get(uid)
         while run is not None and run.outcome is None:
+            if run.given_up:
+                raise errors.Unavailable(f"run {uid} failed here and is taken up again; ask again")
             async for event in reader.events(run.whole_bytes):
                 yield DispatchLine(event=event)
             if run.outcome is not None or run.whole_bytes > reader.offset:
@@ -261,11 +264,31 @@ class DispatchService:
         return run.observed() if run is not None else _observed(begun, ended)
 
     def _go(self, slot: Slot, spool: Spool, begun: Begun, envelope: bytes | None) -> Run:
-        uid = begun.wanted.uid
         run = Run(Parts(slot=slot, spool=spool, begun=begun, clock=self._clock), envelope)
-        self._runs[uid] = run
-        self._keep(uid, run.perform())
+        self._runs[slot.uid] = run
+        self._keep(slot.uid, self._to_its_end(slot, spool, run))
         return run
+
+    async def _to_its_end(self, slot: Slot, spool: Spool, run: Run) -> None:
+        """See a run to its end, also where we fail at it.
+
+        It is then taken up again, after a pause that grows, as a restarted agent takes it up: the
+        sandbox goes on or has to be confirmed dead, and only whoever follows it can say how it
+        ended. An end that is written stands, and is concluded alone. This one task does all of it,
+        one after the other, so a run never has two followers. Its readers' streams end with
+        `Unavailable`, since what they waited on tells nothing more; they come back by sequence.
+        """
+        async for _ in again():
+            try:
+                return await run.perform()
+            except Exception as error:
+                _log.error("a run failed here", exc_info=error, extra={"uid": slot.uid})
+            run.give_up()
+            ended = spool.ended()
+            if ended is not None:
+                del self._runs[slot.uid]
+                return await _settled(slot, ended.outcome, spool)
+            run = self._runs[slot.uid] = run.successor()
 
     def _keep(self, uid: str, work: Coroutine[None, None, None]) -> None:
         task = self._tasks[uid] = asyncio.create_task(work)
@@ -290,6 +313,9 @@ class DispatchService:
                 found = await self._slots.adopt()
             except errors.IsoletError as error:
                 _log.warning("a run is in doubt", extra={"uid": uid, "why": error.reason})
+                continue
+            except Exception as error:  # Ours; there is nobody else to try again.
+                _log.error("a run is in doubt", exc_info=error, extra={"uid": uid})
                 continue
             for slot in found:
                 if slot.uid == uid:
@@ -336,6 +362,8 @@ async def _settled(slot: Slot, outcome: Outcome, spool: Spool) -> None:
             return
         except (errors.IsoletError, OSError) as error:
             _log.warning("a slot is not gone yet", extra={"why": type(error).__name__})
+        except Exception as error:  # Ours; there is nobody else to try again.
+            _log.error("a slot is not gone yet", exc_info=error, extra={"uid": slot.uid})
 
 
 def _unfollowed(begun: Begun | None) -> Outcome:

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from isolet.agent.store import codec, fences
-from isolet.agent.store.base import Tombstone
+from isolet.agent.store.base import Served, Tombstone
 from isolet.base import errors
-from isolet.plan.sandbox_model import Kind, SandboxRecord
+from isolet.plan.sandbox_model import Kind, Moment, SandboxRecord
 from isolet.wire.base import Fence
 from isolet.wire.execution import Step
 
@@ -20,6 +20,7 @@ class MemoryStore:
         self._sequence = 0
         self._records: dict[str, SandboxRecord] = {}
         self._tombstones: dict[str, tuple[Tombstone, int]] = {}
+        self._buried: dict[str, Moment] = {}
         self._obeyed: dict[str, fences.Obeyed] = {}
         self._pools = ""
 
@@ -71,19 +72,21 @@ class MemoryStore:
         self._check()
         self._pools = wish
 
-    async def bury(self, uid: str, *, at: datetime, kind: Kind = Kind.EXECUTION) -> int:
+    async def bury(self, uid: str, *, at: Moment, kind: Kind = Kind.EXECUTION) -> int:
         self._check()
         if uid in self._tombstones:
             old, sequence = self._tombstones[uid]
-            younger = _tombstone(uid, old, max(at, old.buried_at), kind)
+            younger = _tombstone(uid, old, max(at.wall, old.buried_at), kind)
+            self._buried[uid] = _younger(self._buried[uid], at)
             self._tombstones[uid] = (younger, sequence)
             return sequence
         self._sequence += 1
-        tombstone = _tombstone(uid, self._records.pop(uid, None), at, kind)
+        tombstone = _tombstone(uid, self._records.pop(uid, None), at.wall, kind)
+        self._buried[uid] = at
         self._tombstones[uid] = (tombstone, self._sequence)
         return self._sequence
 
-    async def fence(self, uid: str, *, at: datetime, kind: Kind = Kind.EXECUTION) -> None:
+    async def fence(self, uid: str, *, at: Moment, kind: Kind = Kind.EXECUTION) -> None:
         self._check()
         if uid in self._records:
             raise errors.Conflict(f"{uid} has a record", reason="AlreadyExists")
@@ -100,9 +103,9 @@ class MemoryStore:
             del self._tombstones[uid]
         return len(mine)
 
-    async def purge_tombstones(self, *, before: datetime, limit: int = 4096) -> int:
+    async def purge_tombstones(self, served: Served, *, limit: int = 4096) -> int:
         self._check()
-        old = [t for t, _ in self._tombstones.values() if t.buried_at < before]
+        old = [t for t, _ in self._tombstones.values() if served.covers(self._buried[t.uid])]
         gone = sorted(old, key=lambda t: t.buried_at)[:limit]
         for tombstone in gone:
             del self._tombstones[tombstone.uid]
@@ -159,3 +162,9 @@ def _tombstone(
         buried_at=at,
         kind=source.kind,
     )
+
+
+def _younger(old: Moment, new: Moment) -> Moment:
+    same = old.boot_id == new.boot_id
+    boottime = max(old.boottime, new.boottime) if same else new.boottime
+    return Moment(wall=max(old.wall, new.wall), boottime=boottime, boot_id=new.boot_id)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from isolet.agent.store.sqlite import SQLiteStore
 from isolet.wire.base import Fence
-from tests.contract.store.records import NOON, a_record
+from tests.contract.store.records import a_record, moment
 
 
 async def main(folder: Path, run: str) -> None:
@@ -17,7 +17,7 @@ async def main(folder: Path, run: str) -> None:
         print("record", record.uid, record.revision, record.sequence, flush=True)
         for turn in range(10_000):
             if turn % 10 == 9:
-                sequence = await store.bury(record.uid, at=NOON)
+                sequence = await store.bury(record.uid, at=moment())
                 print("buried", record.uid, 0, sequence, flush=True)
                 await store.check_fence(Fence(lease_uid=run, transitions=turn, shard=name))
                 print("fence", name, turn, 0, flush=True)

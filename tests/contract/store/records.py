@@ -3,10 +3,12 @@
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
 
+from isolet.agent.store.base import Served
 from isolet.plan.git_model import GitPart, Tree
 from isolet.plan.sandbox_model import (
     CheckpointPart,
     Kind,
+    Moment,
     PinnedSpec,
     ProcessPart,
     SandboxRecord,
@@ -26,6 +28,18 @@ from isolet.wire.execution import (
 from isolet.wire.process import Artifact, ArtifactProblem, OnOverflow
 
 NOON = datetime(2026, 5, 1, 12, 0, 0, 123456, tzinfo=UTC)
+BOOT = "boot"
+
+
+def moment(wall: datetime = NOON) -> Moment:
+    """That time of a boot that began the day before."""
+    seconds = (wall - NOON).total_seconds() + 86_400
+    return Moment(wall=wall, boottime=seconds, boot_id=BOOT)
+
+
+def before(wall: datetime) -> Served:
+    """What was buried before then on both clocks."""
+    return Served(before=wall, boot_id=BOOT, boottime_before=moment(wall).boottime)
 
 
 def a_record(uid: str = "u1", **changes: object) -> SandboxRecord:

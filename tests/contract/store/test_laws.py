@@ -14,7 +14,7 @@ from isolet.wire.base import Fence
 from isolet.wire.execution import Step
 from tests.fakes.store import MemoryStore
 
-from .records import NOON, a_record
+from .records import NOON, a_record, before, moment
 
 UIDS = st.sampled_from(["a", "b", "c"])
 OPERATIONS = st.lists(
@@ -42,11 +42,10 @@ async def _do(store, operation):
                 changed = record.with_(revision=record.revision + off, step=step)
                 return await store.update(changed)
             case ("bury", uid, minute):
-                return await store.bury(uid, at=NOON + timedelta(minutes=minute))
+                return await store.bury(uid, at=moment(NOON + timedelta(minutes=minute)))
             case ("purge", minute, limit):
-                before = NOON + timedelta(minutes=minute)
-                gone = await store.purge_tombstones(before=before, limit=limit)
-                return gone
+                served = before(NOON + timedelta(minutes=minute))
+                return await store.purge_tombstones(served, limit=limit)
             case ("fence", shard, lease, count):
                 return await store.check_fence(
                     Fence(shard=shard, lease_uid=lease, transitions=count)

@@ -10,18 +10,20 @@ import sqlite3
 import subprocess
 import sys
 import time
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from isolet.agent.store import codec, folder, migrations, writer
+from isolet.agent.store.base import Served
 from isolet.agent.store.sqlite import SQLiteStore
 from isolet.base import errors, statfs
 from isolet.plan import reasons
 from isolet.wire.base import Fence
 from isolet.wire.execution import EnvVar, Outcome, OutputFacts, Step
 
-from .records import NOON, a_record
+from .records import BOOT, NOON, a_record, before, moment
 
 ROOT = Path(__file__).parents[3]
 
@@ -71,7 +73,7 @@ async def test_a_days_worth_of_tombstones_is_not_read_for_what_is_there_now(
 ) -> None:
     store = await SQLiteStore.open(state)
     record = await store.add(a_record())
-    await asyncio.gather(*(store.bury(f"gone-{number}", at=NOON) for number in range(500)))
+    await asyncio.gather(*(store.bury(f"gone-{number}", at=moment()) for number in range(500)))
     statements: list[str] = []
     store._reader.set_trace_callback(statements.append)
     assert await store.present() == ((record,), 501)
@@ -83,7 +85,7 @@ async def test_a_days_worth_of_tombstones_is_not_read_for_what_is_there_now(
 async def test_it_is_the_same_store_when_opened_again(state: Path) -> None:
     store = await SQLiteStore.open(state)
     record = await store.add(a_record())
-    await store.bury("gone", at=NOON)
+    await store.bury("gone", at=moment())
     await store.check_fence(Fence(lease_uid="a", transitions=3))
     await store.check_fence(Fence(lease_uid="b", transitions=1))
     await store.close()
@@ -292,6 +294,25 @@ async def test_a_record_of_an_older_agent_is_read_as_it_was(state: Path) -> None
     assert found == {"ended": outcome, "runs": None}
     rows = await store._connection.execute_fetchall("SELECT body FROM records WHERE uid = 'ended'")
     assert json.loads(next(iter(rows))[0])["outcome"]["oom"] is None
+    await store.close()
+
+
+async def test_a_tombstone_of_an_older_agent_counts_as_of_an_earlier_boot(state: Path) -> None:
+    """When it was buried on the boot-time clock is not known: before this boot, or in it."""
+    state.mkdir(parents=True)
+    _new_file_at(8, state / folder.DATABASE_NAME)
+    connection = sqlite3.connect(state / folder.DATABASE_NAME, isolation_level=None)
+    row = ("old", "ns", "name", "digest", codec.to_micros(NOON), 1, "execution")
+    connection.execute("INSERT INTO tombstones VALUES (?, ?, ?, ?, ?, ?, ?)", row)
+    connection.close()
+    store = await SQLiteStore.open(state)
+    found = await store.tombstone("old")
+    assert found is not None
+    assert (found.name, found.buried_at) == ("name", NOON)
+    later = NOON + timedelta(days=2)
+    young_boot = Served(before=later, boot_id=BOOT, boottime_before=0.0)
+    assert await store.purge_tombstones(young_boot) == 0
+    assert await store.purge_tombstones(before(later)) == 1
     await store.close()
 
 

@@ -1,18 +1,18 @@
 """What every store promises."""
 
 import asyncio
-from dataclasses import fields
-from datetime import timedelta
+from dataclasses import fields, replace
+from datetime import datetime, timedelta
 
 import pytest
 
-from isolet.agent.store.base import Store, Tombstone
+from isolet.agent.store.base import Served, Store, Tombstone
 from isolet.base import errors
-from isolet.plan.sandbox_model import Kind, SandboxRecord, Stop
+from isolet.plan.sandbox_model import Kind, Moment, SandboxRecord, Stop
 from isolet.wire.base import Fence
 from isolet.wire.execution import Outcome, OutputFacts, State, Step
 
-from .records import NOON, a_full_record, a_record
+from .records import BOOT, NOON, a_full_record, a_record, before, moment
 
 
 @pytest.mark.parametrize("record", [a_record(), a_full_record()], ids=["plain", "full"])
@@ -37,7 +37,7 @@ async def test_what_is_not_there(store: Store) -> None:
     assert await store.list() == ()
     assert await store.changed_since(0) == ((), (), 0)
     assert await store.present() == ((), 0)
-    assert await store.purge_tombstones(before=NOON) == 0
+    assert await store.purge_tombstones(before(NOON)) == 0
 
 
 async def test_a_uid_has_one_record(store: Store) -> None:
@@ -49,7 +49,7 @@ async def test_a_uid_has_one_record(store: Store) -> None:
 
 async def test_a_uid_that_has_ended_does_not_come_back(store: Store) -> None:
     await store.add(a_record())
-    await store.bury("u1", at=NOON)
+    await store.bury("u1", at=moment())
     with pytest.raises(errors.Conflict) as caught:
         await store.add(a_record())
     assert caught.value.reason == "AlreadyEnded"
@@ -84,7 +84,7 @@ async def test_an_update_of_nothing(store: Store) -> None:
     with pytest.raises(errors.NotFound):
         await store.update(a_record(revision=1))
     record = await store.add(a_record())
-    await store.bury("u1", at=NOON)
+    await store.bury("u1", at=moment())
     with pytest.raises(errors.NotFound):
         await store.update(record)
 
@@ -118,7 +118,7 @@ async def test_output_tails_are_not_kept(store: Store) -> None:
 
 async def test_burying(store: Store) -> None:
     record = await store.add(a_record())
-    assert await store.bury("u1", at=NOON) == 2
+    assert await store.bury("u1", at=moment()) == 2
     assert await store.get("u1") is None
     assert await store.tombstone("u1") == Tombstone(
         uid="u1",
@@ -132,13 +132,13 @@ async def test_burying(store: Store) -> None:
 async def test_a_fence_is_for_what_is_not_here(store: Store) -> None:
     kept = await store.add(a_record())
     with pytest.raises(errors.Conflict) as caught:
-        await store.fence("u1", at=NOON)
+        await store.fence("u1", at=moment())
     assert caught.value.reason == "AlreadyExists"
     assert await store.list() == (kept,)
-    await store.fence("u2", at=NOON, kind=Kind.PROCESS)
+    await store.fence("u2", at=moment(), kind=Kind.PROCESS)
     assert (await store.tombstone("u2")).kind is Kind.PROCESS
     later = NOON + timedelta(hours=1)
-    await store.fence("u2", at=later)
+    await store.fence("u2", at=moment(later))
     assert (await store.tombstone("u2")).buried_at == later
     with pytest.raises(errors.Conflict):
         await store.add(a_record("u2"))
@@ -149,7 +149,7 @@ async def test_a_fence_and_a_slot_given_at_once_never_both_hold(store: Store) ->
         slot = f"slot-{number}"
         await store.add(a_record(slot, kind=Kind.SLOT, step=Step.RUNNING, container_id="c1"))
         uid = f"u{number}"
-        tries = [store.assign(slot, a_record(uid)), store.fence(uid, at=NOON)]
+        tries = [store.assign(slot, a_record(uid)), store.fence(uid, at=moment())]
         both = await asyncio.gather(
             *(tries if number % 2 else reversed(tries)), return_exceptions=True
         )
@@ -159,7 +159,7 @@ async def test_a_fence_and_a_slot_given_at_once_never_both_hold(store: Store) ->
 
 
 async def test_burying_what_was_never_here(store: Store) -> None:
-    assert await store.bury("u1", at=NOON) == 1
+    assert await store.bury("u1", at=moment()) == 1
     with pytest.raises(errors.Conflict):
         await store.add(a_record())
     assert (await store.tombstone("u1")).namespace == ""
@@ -167,31 +167,78 @@ async def test_burying_what_was_never_here(store: Store) -> None:
 
 async def test_burying_again_only_makes_it_younger(store: Store) -> None:
     await store.add(a_record())
-    await store.bury("u1", at=NOON)
+    await store.bury("u1", at=moment())
     for at, want in ((NOON + timedelta(hours=1),) * 2, (NOON, NOON + timedelta(hours=1))):
-        assert await store.bury("u1", at=at) == 2
+        assert await store.bury("u1", at=moment(at)) == 2
         tombstone = await store.tombstone("u1")
         assert (tombstone.name, tombstone.buried_at) == ("name-u1", want)
 
 
 async def test_tombstones_are_purged_before_a_time_in_batches(store: Store) -> None:
     for minute in range(5):
-        await store.bury(f"u{minute}", at=NOON + timedelta(minutes=minute))
-    before = NOON + timedelta(minutes=3)
-    assert await store.purge_tombstones(before=before, limit=2) == 2
+        await store.bury(f"u{minute}", at=moment(NOON + timedelta(minutes=minute)))
+    third = before(NOON + timedelta(minutes=3))
+    assert await store.purge_tombstones(third, limit=2) == 2
     assert await store.tombstone("u1") is None
     assert await store.tombstone("u2") is not None
-    assert await store.purge_tombstones(before=before, limit=2) == 1
-    assert await store.purge_tombstones(before=before, limit=2) == 0
+    assert await store.purge_tombstones(third, limit=2) == 1
+    assert await store.purge_tombstones(third, limit=2) == 0
     assert await store.tombstone("u3") is not None, "the given time itself is kept"
     await store.add(a_record("u0"))
+
+
+HOUR = timedelta(hours=1)
+LONG_AGO, LATELY = 1000.0, 90_000.0
+SERVED = Served(before=NOON, boot_id=BOOT, boottime_before=50_000.0)
+
+
+@pytest.mark.parametrize(
+    ("wall", "boottime", "boot_id", "served", "gone"),
+    [
+        (NOON - HOUR, LONG_AGO, BOOT, SERVED, True),
+        (NOON + HOUR, LONG_AGO, BOOT, SERVED, False),
+        (NOON - HOUR, LATELY, BOOT, SERVED, False),
+        (NOON - HOUR, SERVED.boottime_before, BOOT, SERVED, False),
+        (NOON - HOUR, LATELY, "earlier", SERVED, True),
+        (NOON + HOUR, LATELY, "earlier", SERVED, False),
+        (NOON - HOUR, LONG_AGO, "earlier", replace(SERVED, boottime_before=0.0), False),
+        (NOON - HOUR, LONG_AGO, "earlier", replace(SERVED, boottime_before=-1.0), False),
+    ],
+)
+async def test_a_tombstone_goes_once_both_clocks_say_so(
+    store: Store, wall: datetime, boottime: float, boot_id: str, served: Served, gone: bool
+) -> None:
+    at = Moment(wall=wall, boottime=boottime, boot_id=boot_id)
+    assert served.covers(at) is gone
+    await store.bury("u1", at=at)
+    assert await store.purge_tombstones(served) == int(gone)
+    assert (await store.tombstone("u1") is None) is gone
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "gone"),
+    [
+        ((LONG_AGO, BOOT), (LATELY, BOOT), False),
+        ((LATELY, BOOT), (LONG_AGO, BOOT), False),
+        ((LONG_AGO, BOOT), (LONG_AGO, BOOT), True),
+        ((LATELY, "earlier"), (LONG_AGO, BOOT), True),
+        ((LONG_AGO, "earlier"), (LATELY, BOOT), False),
+    ],
+)
+async def test_burying_again_counts_from_the_later_one_on_both_clocks(
+    store: Store, first: tuple[float, str], second: tuple[float, str], gone: bool
+) -> None:
+    for boottime, boot_id in (first, second):
+        at = Moment(wall=NOON - HOUR, boottime=boottime, boot_id=boot_id)
+        await store.bury("u1", at=at)
+    assert await store.purge_tombstones(SERVED) == int(gone)
 
 
 async def test_what_changed_since(store: Store) -> None:
     a = await store.add(a_record("a"))
     b = await store.add(a_record("b"))
     await store.add(a_record("c"))
-    await store.bury("c", at=NOON)
+    await store.bury("c", at=moment())
     a = await store.update(a)
     tombstone = await store.tombstone("c")
     assert await store.changed_since(0) == ((b, a), (tombstone,), 5)
@@ -318,8 +365,8 @@ async def test_a_tombstone_says_what_it_is_of_and_may_be_forgotten(store: Store)
     await store.add(a_full_record("p"))
     await store.add(a_record("e"))
     for uid in ("p", "e"):
-        await store.bury(uid, at=NOON)
-    await store.bury("never", at=NOON, kind=Kind.PROCESS)
+        await store.bury(uid, at=moment())
+    await store.bury("never", at=moment(), kind=Kind.PROCESS)
     kinds = {u: (await store.tombstone(u)).kind for u in ("p", "e", "never")}
     assert kinds == {"p": Kind.PROCESS, "e": Kind.EXECUTION, "never": Kind.PROCESS}
     _, buried, _ = await store.changed_since(0)
@@ -373,7 +420,7 @@ async def test_only_a_slot_that_waits_is_given(store: Store, changes) -> None:
 async def test_a_uid_that_was_here_costs_no_slot(store: Store) -> None:
     slot = await a_slot(store)
     known = await store.add(a_record("known"))
-    await store.bury("cancelled", at=NOON)
+    await store.bury("cancelled", at=moment())
     for uid, why in (("known", "AlreadyExists"), ("cancelled", "AlreadyEnded")):
         with pytest.raises(errors.Conflict) as caught:
             await store.assign(slot.uid, a_record(uid))

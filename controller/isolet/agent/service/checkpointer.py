@@ -216,9 +216,8 @@ class CheckpointDriver:
             await store.remove(record.uid)
 
     async def _bury(self, record: SandboxRecord, _: object) -> None:
-        await self._context.store.bury(
-            record.uid, at=self._context.clock.now(), kind=Kind.CHECKPOINT
-        )
+        context = self._context
+        await context.store.bury(record.uid, at=context.moment(), kind=Kind.CHECKPOINT)
 
 
 def _ready(manifest: Manifest) -> Outcome:

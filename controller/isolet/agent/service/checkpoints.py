@@ -63,7 +63,7 @@ class Checkpoints:
                 if self._context.object_store is not None:
                     await self._context.object_store.remove(uid)
                 try:
-                    await store.fence(uid, at=self._context.clock.now(), kind=Kind.CHECKPOINT)
+                    await store.fence(uid, at=self._context.moment(), kind=Kind.CHECKPOINT)
                 except errors.Conflict:  # It has just come.
                     return await self.remove(uid)
             tombstone = await store.tombstone(uid)

@@ -296,7 +296,7 @@ class RunnerSlots:
     async def fence(self, uid: str) -> None:
         """See Slots."""
         try:
-            await self._context.store.fence(uid, at=self._context.clock.now())
+            await self._context.store.fence(uid, at=self._context.moment())
         except errors.Conflict:
             record = await self._context.store.get(uid)
             if record is not None and not record.dispatch:

@@ -372,7 +372,7 @@ class Effects:
         context = self._context
         files_of(record, context.output_folder(record.uid)).delete()
         context.artifacts.remove(record.uid)
-        await context.store.bury(record.uid, at=context.clock.now())
+        await context.store.bury(record.uid, at=context.moment())
         if record.kind is Kind.SLOT:
             await context.store.forget((record.uid,), Kind.SLOT)
         steps.reach(AgentStep.BURY_AFTER)

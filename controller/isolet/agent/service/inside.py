@@ -333,5 +333,5 @@ class InsideDriver:
         context = self._context
         files_of(record, context.output_folder(record.uid)).delete()
         context.artifacts.remove(record.uid)
-        await context.store.bury(record.uid, at=context.clock.now(), kind=Kind.PROCESS)
+        await context.store.bury(record.uid, at=context.moment(), kind=Kind.PROCESS)
         steps.reach(AgentStep.BURY_AFTER)

@@ -150,7 +150,7 @@ class Processes:
                 continue
         if await store.tombstone(uid) is None:
             try:
-                await store.fence(uid, at=self._context.clock.now(), kind=Kind.PROCESS)
+                await store.fence(uid, at=self._context.moment(), kind=Kind.PROCESS)
             except errors.Conflict:  # It has just come.
                 return await self.remove(uid)
         return await self._buried(uid)

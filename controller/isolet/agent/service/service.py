@@ -212,7 +212,7 @@ class Service(ProcessDoor, CheckpointDoor):
         """Nothing of it is here; a tombstone keeps a delayed request from starting it later."""
         store = self._context.store
         if await store.tombstone(uid) is None:
-            await store.fence(uid, at=self._context.clock.now())
+            await store.fence(uid, at=self._context.moment())
         tombstone = await store.tombstone(uid)
         assert tombstone is not None
         return records.buried(tombstone, 0)

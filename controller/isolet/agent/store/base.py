@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
-from isolet.plan.sandbox_model import Kind, SandboxRecord
+from isolet.plan.sandbox_model import Kind, Moment, SandboxRecord
 from isolet.wire.base import Fence
 
 
@@ -24,6 +24,23 @@ class Tombstone:
     spec_digest: str
     buried_at: datetime
     kind: Kind = Kind.EXECUTION
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Served:
+    """Which tombstones are to be forgotten: those for which both of these have passed."""
+
+    before: datetime
+    """Wall time (exclusive), whatever the boot."""
+    boot_id: str
+    """The present boot."""
+    boottime_before: float
+    """Seconds of its clock (exclusive). What was buried in another boot was so before 0 of it."""
+
+    def covers(self, buried: Moment) -> bool:
+        """Whether one that was buried at that moment is among them."""
+        boottime = buried.boottime if buried.boot_id == self.boot_id else 0.0
+        return buried.wall < self.before and boottime < self.boottime_before
 
 
 class Store(Protocol):
@@ -80,7 +97,7 @@ class Store(Protocol):
         """Keep a wish for warm pools, as its owner sent it."""
         ...
 
-    async def bury(self, uid: str, *, at: datetime, kind: Kind = Kind.EXECUTION) -> int:
+    async def bury(self, uid: str, *, at: Moment, kind: Kind = Kind.EXECUTION) -> int:
         """Replace the record by a tombstone in one transaction; returns the sequence of that.
 
         Burying a uid that has no record writes a tombstone of `kind` all the same. Burying again
@@ -88,7 +105,7 @@ class Store(Protocol):
         """
         ...
 
-    async def fence(self, uid: str, *, at: datetime, kind: Kind = Kind.EXECUTION) -> None:
+    async def fence(self, uid: str, *, at: Moment, kind: Kind = Kind.EXECUTION) -> None:
         """A tombstone for a uid that is not here, so that it never will be; as `bury` otherwise.
 
         Raises:
@@ -104,8 +121,8 @@ class Store(Protocol):
         """Drop the tombstones of these uids that are of `kind`; returns how many there were."""
         ...
 
-    async def purge_tombstones(self, *, before: datetime, limit: int = 4096) -> int:
-        """Forget tombstones buried before the given time (exclusive); returns how many."""
+    async def purge_tombstones(self, served: Served, *, limit: int = 4096) -> int:
+        """Forget the oldest of those that have served their time; returns how many."""
         ...
 
     async def changed_since(

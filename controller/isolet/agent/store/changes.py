@@ -3,12 +3,11 @@
 Shared by the calls that change one record and the one that changes two.
 """
 
-from datetime import datetime
-
 from isolet.agent.store import codec
+from isolet.agent.store.base import Served
 from isolet.agent.store.writer import Transaction
 from isolet.base import errors
-from isolet.plan.sandbox_model import Kind, SandboxRecord
+from isolet.plan.sandbox_model import Kind, Moment, SandboxRecord
 from isolet.wire.execution import Step
 
 RECORD = ", ".join((*codec.COLUMNS, "body"))
@@ -67,13 +66,18 @@ async def require_slot(transaction: Transaction, uid: str) -> None:
         raise errors.Conflict(f"slot {uid} is not to be had any more", reason="SlotTaken")
 
 
-async def bury(transaction: Transaction, uid: str, at: datetime, kind: Kind) -> int:
+async def bury(transaction: Transaction, uid: str, at: Moment, kind: Kind) -> int:
     """A tombstone in the place of the record; returns its sequence."""
-    when = codec.to_micros(at)
+    when = codec.to_micros(at.wall)
     old = await transaction.run("SELECT sequence FROM tombstones WHERE uid = ?", uid)
     if old:
         await transaction.run(
-            "UPDATE tombstones SET buried_at = max(buried_at, ?) WHERE uid = ?", when, uid
+            "UPDATE tombstones SET buried_at = max(buried_at, ?1), boot_id = ?2,"
+            " boottime = CASE boot_id WHEN ?2 THEN max(boottime, ?3) ELSE ?3 END WHERE uid = ?4",
+            when,
+            at.boot_id,
+            at.boottime,
+            uid,
         )
         return int(old[0][0])
     known = await transaction.run(
@@ -84,17 +88,34 @@ async def bury(transaction: Transaction, uid: str, at: datetime, kind: Kind) -> 
     *facts, of = known[0] if known else ("", "", "", kind.value)
     sequence = transaction.next_sequence()
     await transaction.run(
-        f"INSERT INTO tombstones ({TOMBSTONE}, sequence) VALUES (?, ?, ?, ?, ?, ?, ?)",
+        f"INSERT INTO tombstones ({TOMBSTONE}, sequence, boot_id, boottime)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
         uid,
         *facts,
         when,
         of,
         sequence,
+        at.boot_id,
+        at.boottime,
     )
     return sequence
 
 
-async def fence(transaction: Transaction, uid: str, at: datetime, kind: Kind) -> None:
+async def purge(transaction: Transaction, served: Served, limit: int) -> int:
+    """Forget those that `served` covers, at most so many, the oldest first; returns how many."""
+    rows = await transaction.run(
+        "DELETE FROM tombstones WHERE uid IN (SELECT uid FROM tombstones WHERE buried_at < ?"
+        " AND CASE boot_id WHEN ? THEN boottime ELSE 0 END < ?"
+        " ORDER BY buried_at LIMIT ?) RETURNING uid",
+        codec.to_micros(served.before),
+        served.boot_id,
+        served.boottime_before,
+        limit,
+    )
+    return len(rows)
+
+
+async def fence(transaction: Transaction, uid: str, at: Moment, kind: Kind) -> None:
     """A tombstone where there is no record. Raises Conflict: there is one."""
     await _require_no_record(transaction, uid)
     await bury(transaction, uid, at, kind)

@@ -8,7 +8,7 @@ write, so it must be refused the file (tests/unit/agent/store pins the fields of
                 warm pools are wanted
     records     one Execution, Process, Checkpoint or warm slot each; changed by compare-and-set on
                 `revision`
-    tombstones  uids that must not run here again
+    tombstones  uids that must not run here again, and when they were buried on both clocks
     fences      the Leases obeyed, for each shard in the order in which they came
 """
 
@@ -79,6 +79,11 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "ALTER TABLE meta ADD COLUMN pools TEXT NOT NULL DEFAULT ''",
     ),
     ("UPDATE records SET body = json_set(body, '$.dispatch', json('false'))",),
+    (
+        # Of no boot that ever is: those that were there are judged as of another one.
+        "ALTER TABLE tombstones ADD COLUMN boot_id TEXT NOT NULL DEFAULT ''",
+        "ALTER TABLE tombstones ADD COLUMN boottime REAL NOT NULL DEFAULT 0",
+    ),
 )
 
 SCHEMA_VERSION = len(MIGRATIONS)

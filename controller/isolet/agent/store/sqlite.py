@@ -9,7 +9,6 @@ import asyncio
 import os
 import sqlite3
 from collections.abc import Sequence
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -17,10 +16,10 @@ from urllib.parse import quote
 import aiosqlite
 
 from isolet.agent.store import changes, codec, fences, folder, migrations
-from isolet.agent.store.base import Tombstone
+from isolet.agent.store.base import Served, Tombstone
 from isolet.agent.store.writer import Transaction, Writer
 from isolet.base import errors
-from isolet.plan.sandbox_model import Kind, SandboxRecord
+from isolet.plan.sandbox_model import Kind, Moment, SandboxRecord
 from isolet.wire.base import Fence
 
 _BUSY_SECONDS = 5.0
@@ -132,7 +131,7 @@ class SQLiteStore:
         self._decoder.forget(slot)
         return assigned
 
-    async def bury(self, uid: str, *, at: datetime, kind: Kind = Kind.EXECUTION) -> int:
+    async def bury(self, uid: str, *, at: Moment, kind: Kind = Kind.EXECUTION) -> int:
         """Replace the record by a tombstone; returns the sequence of that.
 
         Burying again keeps the tombstone and its sequence, and only makes it younger.
@@ -141,7 +140,7 @@ class SQLiteStore:
         self._decoder.forget(uid)
         return buried
 
-    async def fence(self, uid: str, *, at: datetime, kind: Kind = Kind.EXECUTION) -> None:
+    async def fence(self, uid: str, *, at: Moment, kind: Kind = Kind.EXECUTION) -> None:
         """A tombstone for a uid that is not here. Raises Conflict: it has a record."""
         await self._writer.do(lambda t: changes.fence(t, uid, at, kind))
 
@@ -170,19 +169,9 @@ class SQLiteStore:
 
         return await self._writer.do(change)
 
-    async def purge_tombstones(self, *, before: datetime, limit: int = 4096) -> int:
-        """Forget the oldest tombstones buried before then, at most `limit`; returns how many."""
-
-        async def change(transaction: Transaction) -> int:
-            rows = await transaction.run(
-                "DELETE FROM tombstones WHERE uid IN (SELECT uid FROM tombstones"
-                " WHERE buried_at < ? ORDER BY buried_at LIMIT ?) RETURNING uid",
-                codec.to_micros(before),
-                limit,
-            )
-            return len(rows)
-
-        return await self._writer.do(change)
+    async def purge_tombstones(self, served: Served, *, limit: int = 4096) -> int:
+        """Forget the oldest of those that have served their time; returns how many."""
+        return await self._writer.do(lambda t: changes.purge(t, served, limit))
 
     async def changed_since(
         self, sequence: int

@@ -27,6 +27,7 @@ SHAPES = {
     6: "sha256:6f0c791c53df5cf21b85fe44dc8ad6ca7bc21b64d01c7bea145b79cd78334ad4",
     7: "sha256:1a7c9a4020f0f308413438bff43c016a1948ec756f20879ef4fc109e965aa1d3",
     8: "sha256:23f6a71c88c3646b1efd8fcdcc85c19843d55458884d5e3149e194804166f16d",
+    9: "sha256:23f6a71c88c3646b1efd8fcdcc85c19843d55458884d5e3149e194804166f16d",
 }
 """Digest of all stored fields → the schema version in which they are so. Only ever add to it."""
 

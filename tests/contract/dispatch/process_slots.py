@@ -35,7 +35,7 @@ def start(folder: Path) -> subprocess.Popen[bytes]:
 
 
 _HOLDER = """
-"$0" "$1" <stdin >stdout 2>/dev/null &
+"$0" "$1" --once warm <stdin >stdout 2>/dev/null &
 runner=$!
 exec 3>stdin
 echo $runner >pid.new && mv pid.new pid

@@ -13,6 +13,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 
+from isolet.base import wholefile
+from isolet.base.wholefile import Sync
+
 _VERSION = 1
 
 
@@ -78,7 +81,7 @@ def write(path: Path, content: Deadlines) -> None:
     """
     entries = [{name: getattr(entry, name) for name in _FIELDS} for entry in content.entries]
     document = {"version": _VERSION, "installation": content.installation, "entries": entries}
-    replace(path, json.dumps(document, separators=(",", ":")).encode(), durable=False)
+    wholefile.write(path, json.dumps(document, separators=(",", ":")).encode(), sync=Sync.NOTHING)
 
 
 def read(path: Path) -> Deadlines:
@@ -123,19 +126,6 @@ def ended_by_watchdog(journal: Iterable[Ended], name: str, boot_id: str) -> Ende
     """The last word on a container in this boot, a confirmed one first."""
     lines = [line for line in journal if (line.name, line.boot_id) == (name, boot_id)]
     return max(lines, key=lambda line: (line.confirmed, line.boottime), default=None)
-
-
-def replace(path: Path, content: bytes, *, durable: bool = True) -> None:
-    """Write a file of the owner's alone, on disk if `durable`, under its name in one step."""
-    aside = path.with_name(f".{path.name}.new")
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
-    with open(os.open(aside, flags, 0o600), "wb") as file:
-        os.fchmod(file.fileno(), 0o600)
-        file.write(content)
-        file.flush()
-        if durable:
-            os.fsync(file.fileno())
-    aside.rename(path)
 
 
 def start_of(pid: int) -> int | None:

@@ -34,7 +34,7 @@ from isolet.agent.workspace.disk import DiskWorkspaces
 from isolet.agent.workspace.launch import LaunchFolders
 from isolet.agent.workspace.mirrors import Mirrors
 from isolet.agent.workspace.trees import Trees
-from isolet.base import errors, log
+from isolet.base import errors, log, wholefile
 from isolet.base.clock import SystemClock
 
 KEY_BYTES = 32
@@ -224,7 +224,7 @@ def node_key(state: Path) -> bytes:
                 f"{state} away to begin anew"
             ) from None
         key = secrets.token_bytes(KEY_BYTES)
-        deadlines.replace(path, key)
+        wholefile.write(path, key)
     if len(key) != KEY_BYTES:
         raise errors.Corrupt(f"{path} has {len(key)} bytes and not {KEY_BYTES}: restore it")
     return key
@@ -327,7 +327,7 @@ class Guardian:
         argv += ["--journal", str(settings.journal)]
         self._child = subprocess.Popen(argv, stdin=subprocess.DEVNULL, start_new_session=True)
         note = {"pid": self._child.pid, "start": deadlines.start_of(self._child.pid)}
-        deadlines.replace(self._note, json.dumps(note).encode())
+        wholefile.write(self._note, json.dumps(note).encode())
         _log.info("watchdog started", extra={"pid": self._child.pid})
 
     def _noted(self) -> int | None:

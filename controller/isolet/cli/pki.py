@@ -7,7 +7,6 @@ by a rename, so that who reads it meanwhile sees the old or the new one and neve
 
 import datetime
 import ipaddress
-import os
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from isolet.base import errors
+from isolet.base import errors, wholefile
 from isolet.wire import http
 
 AUTHORITY_DAYS = 3650
@@ -106,8 +105,8 @@ def init(folder: Path, now: datetime.datetime) -> None:
     if (folder / "ca.key").exists() or (folder / "ca.crt").exists():
         raise errors.Conflict(f"{folder} has an authority already")
     made = authority(now)
-    _write(folder / "ca.key", made.key_pem(), 0o600)
-    _write(folder / "ca.crt", made.certificate_pem(), 0o644)
+    wholefile.write(folder / "ca.key", made.key_pem(), mode=0o600)
+    wholefile.write(folder / "ca.crt", made.certificate_pem(), mode=0o644)
 
 
 def read_authority(folder: Path) -> Pair:
@@ -134,9 +133,9 @@ def read_authority(folder: Path) -> Pair:
 def write(folder: Path, made: Pair, issuer: Pair) -> None:
     """Write a certificate, its key and the authority as a Kubernetes TLS Secret names them."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    _write(folder / "tls.key", made.key_pem(), 0o600)
-    _write(folder / "tls.crt", made.certificate_pem(), 0o644)
-    _write(folder / "ca.crt", issuer.certificate_pem(), 0o644)
+    wholefile.write(folder / "tls.key", made.key_pem(), mode=0o600)
+    wholefile.write(folder / "tls.crt", made.certificate_pem(), mode=0o644)
+    wholefile.write(folder / "ca.crt", issuer.certificate_pem(), mode=0o644)
 
 
 def _leaf(
@@ -206,15 +205,3 @@ def _address(address: str) -> x509.GeneralName:
     if len(address) > _MAX_DNS or not all(_LABEL.match(p) for p in address.lower().split(".")):
         raise errors.Invalid(f"{address!r} is neither an IP address nor a DNS name")
     return x509.DNSName(address.lower())
-
-
-def _write(path: Path, content: bytes, mode: int) -> None:
-    """Replace `path` as a whole; it never has wider rights than `mode`, not even for a moment."""
-    draft = path.with_name(f".{path.name}.new")
-    draft.unlink(missing_ok=True)
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
-    with os.fdopen(descriptor, "wb") as out:
-        out.write(content)
-        out.flush()
-        os.fsync(out.fileno())
-    draft.replace(path)

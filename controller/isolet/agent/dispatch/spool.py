@@ -19,6 +19,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import TypeVar
 
+from isolet.base import wholefile
+from isolet.base.wholefile import Sync
 from isolet.plan.dispatch_outcome import Stop
 from isolet.wire.base import Wire
 from isolet.wire.dispatch import DispatchWanted
@@ -129,7 +131,7 @@ class Spool:
         """Record the end, on the disk. Raises OSError."""
         with contextlib.suppress(FileNotFoundError), (self.folder / _EVENTS).open("rb") as file:
             os.fsync(file.fileno())
-        self._write(_ENDED, ended.to_json(), durable=True)
+        self._write(_ENDED, ended.to_json(), Sync.CONTENT_AND_NAME)
 
     def ended(self) -> Ended | None:
         """How it ended."""
@@ -139,17 +141,8 @@ class Spool:
         """Forget the run."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def _write(self, name: str, data: bytes, *, durable: bool = False) -> None:
-        aside = self.folder / f".{name}"
-        descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-            file.flush()
-            if durable:
-                os.fsync(file.fileno())
-        aside.rename(self.folder / name)
-        if durable:
-            _sync_folder(self.folder)
+    def _write(self, name: str, data: bytes, sync: Sync = Sync.NOTHING) -> None:
+        wholefile.write(self.folder / name, data, sync=sync)
 
     def _read(self, name: str, model: type[_M]) -> _M | None:
         try:
@@ -195,11 +188,3 @@ class Spools:
                 return
             held -= spool.size()
             spool.remove()
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

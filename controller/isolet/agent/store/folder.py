@@ -15,6 +15,7 @@ from urllib.parse import quote
 
 from isolet.agent.store import codec, migrations
 from isolet.base import errors, statfs
+from isolet.base.wholefile import to_disk
 from isolet.plan import reasons
 
 LOCK_NAME = "lock"
@@ -71,11 +72,7 @@ def create(path: Path) -> None:
     """An empty file for SQLite, which gives its mode to the files it puts beside it."""
     os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
     path.chmod(0o600)
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    to_disk(path.parent)
 
 
 def inspect(path: Path) -> int:

@@ -9,7 +9,6 @@ sizes are checked here again, digests are made here.
 
 import hashlib
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -21,7 +20,7 @@ from pathlib import Path
 from typing import IO
 
 from isolet.agent.workspace import reader
-from isolet.base import errors
+from isolet.base import errors, wholefile
 
 MAX_FILE_BYTES = 64 << 20
 MAX_TOTAL_BYTES = 256 << 20
@@ -115,11 +114,7 @@ class ArtifactFolders:
         """Keep bytes that were read in another way, from a live session."""
         folder = self._folder(uid)
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        aside = folder / ".new"
-        with _fresh(aside) as file:
-            file.write(content)
-            os.fsync(file.fileno())
-        aside.rename(_place(folder, path))
+        wholefile.write(_place(folder, path), content)
         return Kept(path, len(content), "sha256:" + hashlib.sha256(content).hexdigest())
 
     def _folder(self, uid: str) -> Path:
@@ -150,8 +145,7 @@ def _receive(stream: IO[bytes], folder: Path) -> tuple[tuple[Kept, ...], tuple[P
 
 def _store(stream: IO[bytes], folder: Path, path: str, size: int) -> Kept:
     digest, left = hashlib.sha256(), size
-    aside = folder / ".new"
-    with _fresh(aside) as file:
+    with wholefile.writing(_place(folder, path)) as file:
         while left:
             piece = stream.read(min(_PIECE, left))
             if not piece:
@@ -159,15 +153,7 @@ def _store(stream: IO[bytes], folder: Path, path: str, size: int) -> Kept:
             digest.update(piece)
             file.write(piece)
             left -= len(piece)
-        file.flush()
-        os.fsync(file.fileno())
-    aside.rename(_place(folder, path))
     return Kept(path, size, "sha256:" + digest.hexdigest())
-
-
-def _fresh(path: Path) -> IO[bytes]:
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-    return os.fdopen(os.open(path, flags, 0o600), "wb")
 
 
 def _place(folder: Path, path: str) -> Path:

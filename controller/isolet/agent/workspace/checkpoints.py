@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from isolet.base import errors
+from isolet.base.wholefile import to_disk
 
 MANIFEST, ENTRIES, CONTENT = "manifest", "entries", "content"
 PARTS = (MANIFEST, ENTRIES, CONTENT)
@@ -62,10 +63,10 @@ class CheckpointFolders:
         """
         aside = self._aside(uid)
         for name in PARTS:
-            sync(aside / name)
-        sync(aside)
+            to_disk(aside / name)
+        to_disk(aside)
         aside.rename(self._whole(uid))
-        sync(self._root / "whole")
+        to_disk(self._root / "whole")
 
     def is_whole(self, uid: str) -> bool:
         """Whether there is a copy."""
@@ -87,7 +88,7 @@ class CheckpointFolders:
         shutil.rmtree(gone, ignore_errors=True)
         try:
             self._whole(uid).rename(gone)
-            sync(self._root / "whole")
+            to_disk(self._root / "whole")
         except FileNotFoundError:
             pass
         shutil.rmtree(gone, ignore_errors=True)
@@ -131,15 +132,6 @@ class CheckpointFolders:
 
     def _whole(self, uid: str) -> Path:
         return self._root / "whole" / _checked(uid)
-
-
-def sync(path: Path) -> None:
-    """Force a file or folder to disk."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _checked(uid: str) -> str:

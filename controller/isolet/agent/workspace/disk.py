@@ -24,6 +24,7 @@ from weakref import WeakValueDictionary
 
 from isolet.agent.workspace import commands, ext4, loops
 from isolet.base import errors, statfs
+from isolet.base.wholefile import to_disk
 
 NODE_STORAGE_FULL = "NodeStorageFull"
 """The same word as in `isolet.plan.reasons`, which this package may not import."""
@@ -307,11 +308,7 @@ def _detach_all(image: Path) -> None:
 
 def _move(aside: Path, image: Path) -> None:
     """Into place, on disk before it can be seen there: after a crash it is whole or not there."""
-    descriptor = os.open(aside, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    to_disk(aside)
     aside.rename(image)
 
 

@@ -14,7 +14,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from isolet.agent.workspace import commands
-from isolet.base import errors, statfs
+from isolet.base import errors, statfs, wholefile
+from isolet.base.wholefile import Sync
 
 _UID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
@@ -101,14 +102,10 @@ class LaunchFolders:
         target = self.folder(uid) / name
         staged = self._root / _STAGING / f"{uid}.{name}"
         try:
-            staged.unlink(missing_ok=True)
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-            with open(os.open(staged, flags, 0o600), "wb") as file:
+            with wholefile.writing(target, aside=staged, sync=Sync.NOTHING) as file:
                 file.write(content)
                 os.fchmod(file.fileno(), 0o444)
-            staged.rename(target)
         except OSError as error:
-            staged.unlink(missing_ok=True)
             raise errors.Unavailable(
                 f"launch folder: {error.strerror}", reason=NODE_STORAGE_FULL
             ) from error

@@ -19,7 +19,8 @@ from typing import Any, BinaryIO
 
 from isolet.agent.helper import git_tree, spawn
 from isolet.agent.workspace.plaintar import PlainTar
-from isolet.base import errors
+from isolet.base import errors, wholefile
+from isolet.base.wholefile import Sync
 
 GIT = "/usr/bin/git"
 OLDEST_GIT = (2, 34)
@@ -146,20 +147,18 @@ class Trees:
             "most_entries": bounds.entries,
         }
         try:
-            async with _reading(repository, request, bounds.seconds) as helper:
-                with _fresh(aside) as file:
+            # Forced to disk here, in a thread, and not at the end of the block, in the loop.
+            with wholefile.writing(folder / FILE, aside=aside, sync=Sync.NOTHING) as file:
+                async with _reading(repository, request, bounds.seconds) as helper:
                     check = PlainTar(most_bytes=bounds.workspace_bytes, most_entries=bounds.entries)
                     await _receive(helper, file, check)
                     answer = await _answer(helper)
                     entries = check.finish()
                     await asyncio.to_thread(_sync, file)
-            aside.rename(folder / FILE)
         except OSError as error:
             raise errors.Unavailable(
                 f"{self._root}: {error.strerror}", reason=NODE_STORAGE_FULL
             ) from error
-        finally:
-            aside.unlink(missing_ok=True)
         return Exported(
             entries=entries,
             submodules=tuple(str(name)[:200] for name in answer["submodules"][:8]),
@@ -221,12 +220,6 @@ async def _exactly(helper: spawn.Helper, size: int) -> bytes:
             return b""
         data += piece
     return data
-
-
-def _fresh(path: Path) -> BinaryIO:
-    path.unlink(missing_ok=True)
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    return os.fdopen(os.open(path, flags, 0o600), "wb")
 
 
 def _sync(file: BinaryIO) -> None:

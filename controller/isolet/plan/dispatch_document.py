@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import Any
 
 from isolet.base import errors
+from isolet.plan.dispatch_numbers import NotFinite, finite
 from isolet.wire.dispatch import MAX_DOCUMENT_BYTES, Mode
 
 _BLANKS = re.compile(r"[ \t\n\r]*")
@@ -35,12 +36,8 @@ class Defect(StrEnum):
     NOT_OBJECT = "DocumentNotObject"
 
 
-class _Found(Exception):
-    """A defect that a hook of the parser came upon."""
-
-    def __init__(self, defect: Defect) -> None:
-        super().__init__()
-        self.defect = defect
+class _KeyTwice(Exception):
+    """An object has a key twice."""
 
 
 def parse(raw: bytes) -> dict[str, Any]:
@@ -69,8 +66,10 @@ def parse(raw: bytes) -> dict[str, Any]:
 def _decode(text: str) -> tuple[Any, int]:
     try:
         return _DECODER.raw_decode(text, _after_blanks(text, 0))
-    except _Found as found:
-        raise _refused(found.defect, _TEXTS[found.defect]) from None
+    except _KeyTwice:
+        raise _refused(Defect.DUPLICATE_KEY, "an object in it has a key twice") from None
+    except NotFinite:
+        raise _refused(Defect.NOT_FINITE, "a number in it is not finite") from None
     except json.JSONDecodeError as error:
         raise _refused(Defect.NOT_JSON, f"it breaks off as JSON at character {error.pos}") from None
     except RecursionError:
@@ -109,33 +108,18 @@ def envelope(mode: Mode, raw: bytes) -> bytes:
 def _unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        raise _Found(Defect.DUPLICATE_KEY)
+        raise _KeyTwice
     return found
-
-
-def _constant(_name: str) -> Any:
-    raise _Found(Defect.NOT_FINITE)
-
-
-def _float(text: str) -> float:
-    value = float(text)
-    if value in (float("inf"), float("-inf")):
-        raise _Found(Defect.NOT_FINITE)
-    return value
 
 
 def _integer(text: str) -> int | float:
     # Python makes no integer of thousands of digits; as a double it is still a number, or none.
-    return int(text) if len(text) <= 1000 else _float(text)
+    return int(text) if len(text) <= 1000 else finite(text)
 
 
 _DECODER = json.JSONDecoder(
-    object_pairs_hook=_unique, parse_constant=_constant, parse_float=_float, parse_int=_integer
+    object_pairs_hook=_unique, parse_constant=finite, parse_float=finite, parse_int=_integer
 )
-_TEXTS = {
-    Defect.DUPLICATE_KEY: "an object in it has a key twice",
-    Defect.NOT_FINITE: "a number in it is not finite",
-}
 
 
 def _refused(defect: Defect, text: str) -> errors.Invalid:

@@ -16,6 +16,7 @@ from typing import Any
 import pydantic
 
 from isolet.plan import reasons
+from isolet.plan.dispatch_numbers import finite
 from isolet.wire.dispatch import (
     COMPLETED,
     HEARTBEAT,
@@ -133,18 +134,7 @@ def _parsed(line: bytes, number: int) -> dict[str, Any]:
     return event
 
 
-def _no_constant(name: str) -> Any:
-    raise ValueError(name)
-
-
-def _finite(text: str) -> float:
-    value = float(text)
-    if value in (float("inf"), float("-inf")):
-        raise ValueError("no double")
-    return value
-
-
-_DECODER = json.JSONDecoder(parse_constant=_no_constant, parse_float=_finite)
+_DECODER = json.JSONDecoder(parse_constant=finite, parse_float=finite)
 _ON_THE_WAY = pydantic.TypeAdapter[Any](Any)
 _ABOVE, _BELOW = b"[" * (200 - MAX_DEPTH), b"]" * (200 - MAX_DEPTH)
 

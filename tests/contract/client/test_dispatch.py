@@ -11,13 +11,14 @@ from isolet.agent.dispatch.service import DispatchService
 from isolet.agent.dispatch.spool import Spools
 from isolet.agent.server.handlers import Limits
 from isolet.agent.server.server import AgentServer
-from isolet.base import errors, names
+from isolet.base import errors
 from isolet.base.clock import SystemClock
 from isolet.client import connection
 from isolet.client.dispatch import HTTPDispatch
-from isolet.wire.dispatch import DispatchLine, DispatchWanted, Mode, ReserveRequest
+from isolet.wire.dispatch import DispatchLine, DispatchWanted, ReserveRequest
 from tests.contract.client.harness import LIMITS, TIMEOUTS
 from tests.contract.client.memory import MemoryAgent
+from tests.dispatches import a_run
 from tests.fakes.slots import FakeSlots
 
 DOCUMENT = b'{"run_id": "r"}'
@@ -25,15 +26,7 @@ DONE = b'{"event_type":"completed","payload":{}}\n'
 
 
 def wanted(uid: str) -> DispatchWanted:
-    return DispatchWanted(
-        uid=uid,
-        name=uid,
-        run_id=uid,
-        class_name="fast",
-        mode=Mode.STREAM,
-        payload_digest=names.digest(DOCUMENT),
-        payload_bytes=len(DOCUMENT),
-    )
+    return a_run(DOCUMENT, uid, class_name="fast")
 
 
 class Desk:

@@ -12,25 +12,13 @@ from pathlib import Path
 
 from isolet.agent.dispatch.service import DispatchService
 from isolet.agent.dispatch.spool import Spools
-from isolet.base import names
 from isolet.base.clock import SystemClock
-from isolet.wire.dispatch import Budgets, DispatchWanted, Mode, ReserveRequest
+from isolet.wire.dispatch import Budgets, ReserveRequest
 from tests.contract.dispatch.process_slots import ProcessSlots
+from tests.dispatches import CLASS, a_run
 
 UID = "run-1"
-
-
-def wanted(document: bytes) -> DispatchWanted:
-    return DispatchWanted(
-        uid=UID,
-        name="run-1",
-        run_id="run",
-        class_name="runner",
-        mode=Mode.STREAM,
-        payload_digest=names.digest(document),
-        payload_bytes=len(document),
-        budgets=Budgets(startup_seconds=2, execution_seconds=60),
-    )
+BUDGETS = Budgets(startup_seconds=2, execution_seconds=60)
 
 
 async def main(folder: Path, what: str) -> None:
@@ -39,8 +27,9 @@ async def main(folder: Path, what: str) -> None:
     await service.recover()
     document = (folder / "document").read_bytes()
     if what != "resume":
-        kept = await service.reserve(ReserveRequest(class_name="runner"))
-        await service.begin(kept, wanted(document), document)
+        kept = await service.reserve(ReserveRequest(class_name=CLASS))
+        wanted = a_run(document, UID, run_id="run", budgets=BUDGETS)
+        await service.begin(kept, wanted, document)
     if what == "resume" and UID not in service._runs:
         for task in list(service._tasks.values()):
             await task

@@ -6,49 +6,21 @@ from contextlib import aclosing
 
 import pytest
 
-from isolet.base import errors, names
+from isolet.base import errors
 from isolet.plan import reasons
-from isolet.wire.dispatch import (
-    Budgets,
-    DispatchLine,
-    DispatchWanted,
-    Mode,
-    ReserveRequest,
-    RunnerContract,
-)
-from isolet.wire.execution import Amendment, Resources, State
+from isolet.wire.dispatch import DispatchLine, ReserveRequest, RunnerContract
+from isolet.wire.execution import Amendment, State
 from isolet.wire.pool import PoolsWanted, PoolWanted
 from isolet.wire.process import StagedFile
+from tests.dispatches import CLASS, a_pool, a_run
 from tests.integration.agent.conftest import MIB, environment
 from tests.integration.agent.test_pools import pool_seen, pooled, ready, slots_of, until
 
-CLASS = "runner"
 __all__ = ["pooled"]
 
 
 def pool(**changes: object) -> PoolWanted:
-    base = {
-        "class_name": CLASS,
-        "class_uid": "class-1",
-        "generation": 1,
-        "image": environment("ISOLET_IMAGE_RUNNER"),
-        "resources": Resources(
-            cpu_millis=1000,
-            memory_bytes=128 * MIB,
-            workspace_bytes=8 * MIB,
-            tmp_bytes=32 * MIB,
-            shm_bytes=MIB,
-            pids=64,
-            output_bytes=64 * MIB,
-        ),
-        "minimum": 1,
-        "maximum": 1,
-        "runner": RunnerContract(
-            command=("/app/runtime", "--once", "warm"),
-            files=(StagedFile(path="key.pub", content=b"public"),),
-        ),
-    }
-    return PoolWanted(**{**base, **changes})
+    return a_pool(environment("ISOLET_IMAGE_RUNNER"), **changes)
 
 
 async def warm(node, **changes: object):
@@ -60,16 +32,7 @@ async def warm(node, **changes: object):
 
 def asked(*steps: dict[str, object], uid: str = "run-1", **more: object):
     document = json.dumps({"run_id": uid, "payload": list(steps), **more}).encode()
-    return document, DispatchWanted(
-        uid=uid,
-        name=uid,
-        run_id=uid,
-        class_name=CLASS,
-        mode=Mode.STREAM,
-        payload_digest=names.digest(document),
-        payload_bytes=len(document),
-        budgets=Budgets(),
-    )
+    return document, a_run(document, uid)
 
 
 async def begun(node, *steps: dict[str, object], uid: str = "run-1"):

@@ -21,7 +21,7 @@ from isolet.apiserver.metrics import DoorMetrics
 from isolet.apiserver.runs import RunBook
 from isolet.apiserver.server import FrontServer
 from isolet.apiserver.settings import Bounds
-from isolet.base import errors, names
+from isolet.base import errors
 from isolet.client.dispatch import HTTPDispatch
 from isolet.operator.kube import CLASSES, NODES
 from isolet.plan.sandbox_model import Kind
@@ -29,17 +29,17 @@ from isolet.wire.dispatch import (
     Budgets,
     DispatchLine,
     DispatchWanted,
-    Mode,
     ReserveRequest,
     RunnerContract,
 )
-from isolet.wire.execution import Outcome, Resources
+from isolet.wire.execution import Outcome
 from isolet.wire.pool import PoolObserved, PoolsWanted, PoolWanted
 from isolet.wire.process import StagedFile
 from tests.contract.engine.proxy import Proxy
+from tests.dispatches import a_pool, a_run
 from tests.fakes.cluster import FakeCluster
 from tests.fakes.dispatcher import GivenAgents
-from tests.integration.agent.conftest import MIB, Node, environment
+from tests.integration.agent.conftest import Node, environment
 from tests.unit.api.objects import a_class, a_node
 from tests.witness import Witness
 
@@ -65,25 +65,8 @@ QUICK = Budgets(startup_seconds=60, execution_seconds=120, cleanup_seconds=5)
 
 def pool(class_name: str = CLASS, **changes: object) -> PoolWanted:
     """The pool of the trial runner, changed as said."""
-    base = {
-        "class_name": class_name,
-        "class_uid": "class-1",
-        "generation": 1,
-        "image": environment("ISOLET_IMAGE_RUNNER"),
-        "resources": Resources(
-            cpu_millis=1000,
-            memory_bytes=128 * MIB,
-            workspace_bytes=8 * MIB,
-            tmp_bytes=32 * MIB,
-            shm_bytes=MIB,
-            pids=64,
-            output_bytes=64 * MIB,
-        ),
-        "minimum": 1,
-        "maximum": 1,
-        "runner": TRIAL,
-    }
-    return PoolWanted(**{**base, **changes})
+    base = {"class_name": class_name, "runner": TRIAL}
+    return a_pool(environment("ISOLET_IMAGE_RUNNER"), **{**base, **changes})
 
 
 async def until(look: Callable[[], Awaitable[Any]], within: float = 90.0) -> Any:
@@ -173,16 +156,7 @@ class Desk:
     ) -> tuple[bytes, DispatchWanted]:
         """A document and what is said of it."""
         document = json.dumps({"run_id": uid, "payload": list(steps), **more}).encode()
-        return document, DispatchWanted(
-            uid=uid,
-            name=uid,
-            run_id=uid,
-            class_name=CLASS,
-            mode=Mode.STREAM,
-            payload_digest=names.digest(document),
-            payload_bytes=len(document),
-            budgets=budgets,
-        )
+        return document, a_run(document, uid, class_name=CLASS, budgets=budgets)
 
     async def begin(
         self,

@@ -13,19 +13,13 @@ from pathlib import Path
 import pytest
 
 from isolet.agent.dispatch.steps import DispatchStep
-from isolet.base import errors, names, steps
+from isolet.base import errors, steps
 from isolet.client.dispatch import HTTPDispatch
-from isolet.wire.dispatch import (
-    Budgets,
-    DispatchLine,
-    DispatchWanted,
-    Mode,
-    ReserveRequest,
-    RunnerContract,
-)
-from isolet.wire.execution import Outcome, Resources
-from isolet.wire.pool import PoolsWanted, PoolWanted
-from tests.integration.process.test_agent_process import MIB, an_agent, environment, ready
+from isolet.wire.dispatch import Budgets, DispatchLine, DispatchWanted, ReserveRequest
+from isolet.wire.execution import Outcome
+from isolet.wire.pool import PoolsWanted
+from tests.dispatches import CLASS, a_pool, a_run
+from tests.integration.process.test_agent_process import an_agent, environment, ready
 from tests.integration.process.test_pool_kills import Trapped, follow, once, slot_is_ready
 from tests.witness import Witness
 
@@ -39,33 +33,16 @@ BRIEF, LONG = Budgets(startup_seconds=2), Budgets()
 
 def pools() -> PoolsWanted:
     """One slot of a runner."""
-    sizes = {"cpu_millis": 500, "memory_bytes": 128 * MIB, "workspace_bytes": 8 * MIB}
-    sizes |= {"tmp_bytes": 32 * MIB, "shm_bytes": MIB, "pids": 64, "output_bytes": 64 * MIB}
-    one = PoolWanted(
-        class_name="runner",
-        image=environment("ISOLET_IMAGE_RUNNER"),
-        resources=Resources(**sizes),
-        minimum=1,
-        maximum=1,
-        runner=RunnerContract(command=("/app/runtime", "--once", "warm")),
-    )
-    return PoolsWanted(pools=(one,))
+    one = a_pool(environment("ISOLET_IMAGE_RUNNER"))
+    half = one.resources.model_copy(update={"cpu_millis": 500})
+    return PoolsWanted(pools=(one.model_copy(update={"resources": half}),))
 
 
 def asked(uid: str, budgets: Budgets) -> tuple[bytes, DispatchWanted]:
     """A document whose runner says once that it runs, and goes on for a while."""
     work = [{"echo": RAN}, {"sleep": 0.5}, {"echo": 42}]
     document = json.dumps({"run_id": uid, "secret": "hunter2", "payload": work}).encode()
-    return document, DispatchWanted(
-        uid=uid,
-        name=uid,
-        run_id=uid,
-        class_name="runner",
-        mode=Mode.STREAM,
-        payload_digest=names.digest(document),
-        payload_bytes=len(document),
-        budgets=budgets,
-    )
+    return document, a_run(document, uid, budgets=budgets)
 
 
 class Node:
@@ -125,7 +102,7 @@ async def begin(client: HTTPDispatch, uid: str, budgets: Budgets, *, cancel: boo
     """As a front door does; an agent that dies meanwhile leaves the caller without an answer."""
     document, wanted = asked(uid, budgets)
     with contextlib.suppress(errors.IsoletError):
-        kept = await client.reserve(ReserveRequest(class_name="runner"))
+        kept = await client.reserve(ReserveRequest(class_name=CLASS))
         await client.begin(kept, wanted, document)
         if cancel:
             async for line in client.follow(uid, 0):

@@ -22,7 +22,7 @@ from isolet.base.clock import FixedClock
 from isolet.plan import dispatch_document, reasons
 from isolet.wire.dispatch import CancelAnswer, DispatchObserved, Mode, ReserveRequest
 from tests.fakes.store import MemoryStore
-from tests.unit.agent.service.test_runner_slots import DOCUMENT, World, a_run
+from tests.unit.agent.service.test_runner_slots import DOCUMENT, World, wanted
 
 REFUSED, ENDED = "refused", "begun, and ended"
 LONGEST = 40
@@ -82,7 +82,7 @@ class Race:
 
     async def begin(self) -> DispatchObserved:
         kept = await self.service.reserve(ReserveRequest(class_name="runner"))
-        return await self.service.begin(kept, a_run(), DOCUMENT)
+        return await self.service.begin(kept, wanted(), DOCUMENT)
 
 
 async def after(turns: int, work: Any) -> Any:

@@ -11,7 +11,7 @@ import pytest
 from isolet.agent.dispatch import service
 from isolet.agent.dispatch.service import DispatchService, Times
 from isolet.agent.dispatch.spool import Spools
-from isolet.base import errors, names
+from isolet.base import errors
 from isolet.base.clock import FixedClock
 from isolet.plan import reasons
 from isolet.wire.dispatch import (
@@ -24,6 +24,7 @@ from isolet.wire.dispatch import (
     ReserveRequest,
 )
 from isolet.wire.execution import Outcome
+from tests.dispatches import a_run
 from tests.fakes.slots import FakeSlot, FakeSlots
 from tests.unit.base.test_fairness import others
 
@@ -34,16 +35,8 @@ DONE = b'{"event_type":"completed","payload":{"answer":42}}\n'
 
 
 def wanted(uid: str = "u1", document: bytes = DOCUMENT, **changes: object) -> DispatchWanted:
-    base = {
-        "uid": uid,
-        "name": "run-1",
-        "run_id": "r",
-        "class_name": "fast",
-        "mode": Mode.STREAM,
-        "payload_digest": names.digest(document),
-        "payload_bytes": len(document),
-    }
-    return DispatchWanted.model_validate({**base, **changes})
+    said = {"name": "run-1", "run_id": "r", "class_name": "fast"}
+    return a_run(document, uid, **{**said, **changes})
 
 
 class Node:

@@ -25,10 +25,11 @@ from isolet.plan import dispatch_budget, reasons
 from isolet.plan.dispatch_events import Violation
 from isolet.plan.dispatch_outcome import Exit
 from isolet.plan.sandbox_model import Moment, SandboxRecord
-from isolet.wire.dispatch import Budgets, DispatchWanted, Mode, ReserveRequest, RunnerContract
+from isolet.wire.dispatch import Budgets, DispatchWanted, ReserveRequest, RunnerContract
 from isolet.wire.execution import OOMSeen, Outcome, Step
 from isolet.wire.pool import PoolsWanted, PoolWanted
 from tests.contract.store.records import NOON, a_record
+from tests.dispatches import a_run
 from tests.fakes.store import MemoryStore
 
 MIB = 1 << 20
@@ -148,20 +149,11 @@ class World:
         """The slot is a run's."""
         slots = await self.open()
         kept = await slots.reserve(ReserveRequest(class_name="runner"))
-        return await slots.assign(kept, a_run())
+        return await slots.assign(kept, wanted())
 
 
-def a_run() -> DispatchWanted:
-    return DispatchWanted(
-        uid="run-1",
-        name="run-1",
-        run_id="run-1",
-        class_name="runner",
-        mode=Mode.STREAM,
-        payload_digest=names.digest(DOCUMENT),
-        payload_bytes=len(DOCUMENT),
-        budgets=BUDGETS,
-    )
+def wanted() -> DispatchWanted:
+    return a_run(DOCUMENT, budgets=BUDGETS)
 
 
 @pytest.fixture
@@ -194,9 +186,9 @@ async def test_nothing_else_is_run_in_a_run(world: World) -> None:
 async def test_a_slot_of_another_class_is_not_given(world: World) -> None:
     slots = await world.open()
     kept = await slots.reserve(ReserveRequest(class_name="runner"))
-    wanted = a_run().model_copy(update={"class_name": "another"})
+    other = wanted().model_copy(update={"class_name": "another"})
     with pytest.raises(errors.Invalid):
-        await slots.assign(kept, wanted)
+        await slots.assign(kept, other)
     assert await world.store.get("run-1") is None
     assert (world.released, slots._admission._coming) == (1, {})
 
@@ -289,8 +281,8 @@ async def test_a_reservation_that_ran_out_is_not_that_of_the_next(world: World) 
     await slots.release(late)
     assert world.released == 1
     with pytest.raises(errors.Unavailable):
-        await slots.assign(late, a_run())
-    assert (await slots.assign(kept, a_run())).uid == "run-1"
+        await slots.assign(late, wanted())
+    assert (await slots.assign(kept, wanted())).uid == "run-1"
 
 
 async def test_work_that_came_meanwhile_leaves_no_room_for_a_run(world: World) -> None:

@@ -91,6 +91,7 @@ class Operator:
             clock,
             settings.installation,
             leader_since=clock.now(),
+            leader_boottime=clock.boottime(),
         )
         self.reconciler = Reconciler(
             self.cluster,
@@ -170,7 +171,7 @@ class Operator:
 
     async def _lead(self) -> None:
         await self._led.wait()
-        self.observer.leader_since = self.clock.now()
+        self.observer.lead()
         self.bells.leading = True
         self.nodes.lead()
         self.relist.begin_leading()

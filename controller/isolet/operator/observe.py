@@ -9,7 +9,7 @@ import base64
 import binascii
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import pydantic
 
@@ -125,6 +125,15 @@ class Observer:
     clock: Clock
     installation: str
     leader_since: datetime
+    leader_boottime: float
+
+    def lead(self) -> None:
+        """This operator leads from now on."""
+        self.leader_since, self.leader_boottime = self.clock.now(), self.clock.boottime()
+
+    def _reckoned(self) -> datetime:
+        passed = self.clock.boottime() - self.leader_boottime
+        return self.leader_since + timedelta(seconds=passed)
 
     async def read(self, kind: Kind, obj: Object) -> Fetched:
         """What has to be fetched for this pass. The only part that waits."""
@@ -167,6 +176,7 @@ class Observer:
             installation=self.installation,
             failure=failure,
             now=self.clock.now(),
+            reckoned=self._reckoned(),
         )
 
     def observe_checkpoint(
@@ -184,6 +194,7 @@ class Observer:
             installation=self.installation,
             failure=failure,
             now=self.clock.now(),
+            reckoned=self._reckoned(),
         )
 
     def _restoring(self, facts: objects.CheckpointFacts) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from isolet.plan.actions import Action, Bind, DeleteObject, Plan, Put
 from isolet.plan.binding import Binding, Taking
 from isolet.plan.checkpoint_copies import copies
 from isolet.plan.checkpoint_status import View, make
-from isolet.plan.model import CheckpointPass, ErrorKind, Known, NodeFacts, Unknown
+from isolet.plan.model import CheckpointPass, ErrorKind, Known, NodeFacts, Unknown, surely
 from isolet.plan.standing import LOOK, can_talk, removal, silence, silence_is_worth_a_word
 from isolet.plan.status import Mark, Verdict, listed
 from isolet.plan.values import Refusal, Wait
@@ -344,8 +344,12 @@ def _after_the_end(seen: CheckpointPass) -> Plan:
 
 
 def _expiry(seen: CheckpointPass) -> datetime | None:
-    """When the object is deleted; None where it is kept. Reached exactly at that moment."""
+    """When the object is deleted, as the wall clock is now; None where it is kept.
+
+    Reached exactly at that moment, and only once both clocks say so.
+    """
     spec, completed = seen.object.spec, seen.object.status.completion_time
     if spec is None or spec.ttl_seconds_after_finished is None or completed is None:
         return None
-    return completed + timedelta(seconds=spec.ttl_seconds_after_finished)
+    left = completed + timedelta(seconds=spec.ttl_seconds_after_finished) - surely(seen)
+    return seen.now + left

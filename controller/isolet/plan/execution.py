@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from isolet.api import meta
 from isolet.plan import binding, bound, deletion, dispatched, pending, publishing, status
 from isolet.plan.actions import Action, Amend, DeleteObject, Plan
-from isolet.plan.model import Known, NodeFacts, Observed
+from isolet.plan.model import Known, NodeFacts, Observed, surely
 from isolet.plan.objects import Record
 from isolet.plan.standing import LOOK, can_talk, removal
 from isolet.plan.status import Picture
@@ -74,12 +74,13 @@ def _after_the_end(seen: Observed) -> Plan:
     if facts is not None and record is not None and _runs_on(facts, record):
         actions.append(_end_it(seen, facts))
     expires = _expiry(seen)
-    if expires is not None and expires <= seen.now:
+    due = expires is not None and expires <= seen.now
+    if due:
         actions.append(DeleteObject(object=seen.object.ref))
     return publishing.make(
         seen,
         Picture(binding=own, record=record),
-        worth_from=None if expires is not None and expires <= seen.now else seen.now,
+        worth_from=None if due else seen.now,
         actions=actions,
         looks=(expires, seen.now + LOOK if actions else None),
     )
@@ -96,8 +97,12 @@ def _end_it(seen: Observed, facts: NodeFacts) -> Amend:
 
 
 def _expiry(seen: Observed) -> datetime | None:
-    """When the object is deleted; None where it is kept. Reached exactly at that moment."""
+    """When the object is deleted, as the wall clock is now; None where it is kept.
+
+    Reached exactly at that moment, and only once both clocks say so.
+    """
     spec, completed = seen.object.spec, seen.object.status.completion_time
     if spec is None or spec.ttl_seconds_after_finished is None or completed is None:
         return None
-    return completed + timedelta(seconds=spec.ttl_seconds_after_finished)
+    left = completed + timedelta(seconds=spec.ttl_seconds_after_finished) - surely(seen)
+    return seen.now + left

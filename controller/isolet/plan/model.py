@@ -177,9 +177,27 @@ class Pass(Protocol):
         """Wall time, UTC."""
         ...
 
+    @property
+    def reckoned(self) -> datetime | None:
+        """Wall time when this leader began, and what its boot-time clock has gone since.
+
+        None: not known.
+        """
+        ...
+
     def record_of(self, facts: NodeFacts) -> Fact[AnyRecord]:
         """What the agent of a node knows of the object."""
         ...
+
+
+def surely(seen: Pass) -> datetime:
+    """The time that it is at least: for what cannot be taken back.
+
+    A clock that is set ahead while a leader leads must not delete what people count on, nor the
+    name of a run, which keeps it from being begun again. One that was behind when the leader began
+    and is put right makes these things late by as much, until another leads.
+    """
+    return seen.now if seen.reckoned is None else min(seen.now, seen.reckoned)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -218,6 +236,7 @@ class Observed:
     failure: Failure | None = None
     now: datetime
     """Wall time, UTC."""
+    reckoned: datetime | None = None
 
     def record_of(self, facts: NodeFacts) -> Fact[AnyRecord]:
         """What the agent of a node knows of the object."""
@@ -239,6 +258,7 @@ class CheckpointPass:
     installation: str = ""
     failure: Failure | None = None
     now: datetime
+    reckoned: datetime | None = None
 
     def record_of(self, facts: NodeFacts) -> Fact[AnyRecord]:
         """What the agent of a node knows of the Checkpoint."""

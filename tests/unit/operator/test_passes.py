@@ -251,6 +251,22 @@ async def test_what_comes_after_the_end_is_planned_at_once(world):
     assert [w[0] for w in world.cluster.writes] == ["patch", "patch", "delete"]
 
 
+async def test_a_clock_that_is_set_ahead_deletes_nothing_early(world):
+    uid = await world.create(ttlSecondsAfterFinished=60)
+    await world.work()
+    await world.agents["n1"].end(uid)
+    await world.hear("n1")
+    await world.work(2)
+    world.clock.step(86_400)
+    waits = await world.work()
+    assert 1 < waits.after <= 60, "of time that passes"
+    assert [w[0] for w in world.cluster.writes] == ["patch", "patch"]
+    world.clock.advance(61)
+    world.lead()
+    await world.work()
+    assert [w[0] for w in world.cluster.writes] == ["patch", "patch", "delete"]
+
+
 async def test_metrics_name_nothing(world):
     from isolet.operator.metrics import render
 

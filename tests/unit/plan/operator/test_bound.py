@@ -757,6 +757,27 @@ def test_the_time_to_live_is_over_exactly_when_it_is(at: float, deleted: bool) -
         assert plan.look_again_at == after(63)
 
 
+@pytest.mark.parametrize(
+    ("wall", "reckoned", "deleted", "again"),
+    [
+        (63, 63, True, 63),
+        (86_400, 10, False, 86_400 + 53),  # The clock was set ahead,
+        (86_400, 62.5, False, 86_400.5),
+        (86_400, 63, True, 86_400),
+        (40, 63, False, 63),  # or back.
+        (70, 100_000, True, 63),
+    ],
+)
+def test_a_clock_that_is_set_ahead_deletes_nothing_early(
+    wall: float, reckoned: float, deleted: bool, again: float
+) -> None:
+    seen = replace(finished(at=wall, changes=TTL), reckoned=after(reckoned))
+    plan = execution.plan(seen)
+    assert plan.actions == ((act.DeleteObject(object=seen.object.ref),) if deleted else ())
+    if not deleted:
+        assert plan.look_again_at == after(again)
+
+
 def test_a_change_after_the_end_is_acknowledged_in_every_condition() -> None:
     seen = finished()
     metadata = seen.object.metadata.model_copy(update={"generation": 7})

@@ -574,6 +574,15 @@ def test_its_time_is_up(now: float, due: bool) -> None:
     assert plan.look_again_at == (after(now + 60) if due else after(30))
 
 
+@pytest.mark.parametrize(("reckoned", "due"), [(29, False), (30, True)])
+def test_a_clock_that_is_set_ahead_deletes_no_checkpoint_early(reckoned: float, due: bool) -> None:
+    raw = ready(spec={"ttlSecondsAfterFinished": 30})
+    seen = after_all(raw, now=after(86_400), reckoned=after(reckoned))
+    plan = checkpoint_object.plan(seen)
+    assert plan.actions == ((DeleteObject(object=read_checkpoint(raw).ref),) if due else ())
+    assert due or plan.look_again_at == after(86_401)
+
+
 # Deletion.
 
 

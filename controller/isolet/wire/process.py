@@ -34,6 +34,8 @@ MAX_STAGED_BYTES = 16 << 20
 MAX_STDIN_BYTES = 16 << 20
 MAX_GLOBS = 32
 MAX_PATH = 4096
+MAX_NAME = 255
+"""Linux' NAME_MAX, in bytes."""
 DEFAULT_TIMEOUT_SECONDS = 30
 """Of `shell` and `code` where no timeout is given."""
 
@@ -284,6 +286,8 @@ def files_problem(files: Sequence[StagedFile]) -> str | None:
     """Why these files cannot all lie in one workspace; None if they can."""
     if not all(is_path(file.path) for file in files):
         return "paths must be normalised and relative"
+    if any(len(name.encode()) > MAX_NAME for file in files for name in file.path.split("/")):
+        return f"a name in a path is longer than the {MAX_NAME} bytes that a file system takes"
     paths = sorted((file.path for file in files), key=lambda path: path.split("/"))
     for path, following in pairwise(paths):  # What lies below a path comes right after it.
         if path == following:

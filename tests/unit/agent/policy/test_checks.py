@@ -237,6 +237,9 @@ PATHS = [
     (("a//b",), "normalised"),
     (("a/",), "normalised"),
     (("../a",), "normalised"),
+    (("a/" + "x" * 255 + "/b", "ü" * 127), None),
+    (("a/" + "x" * 256 + "/b",), "longer than the 255 bytes"),
+    (("ü" * 128,), "longer than the 255 bytes"),
     (("/a",), "normalised"),
 ]
 

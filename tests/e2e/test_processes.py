@@ -223,6 +223,9 @@ def test_a_secret_reaches_stdin_and_a_file_and_nothing_else(world: World) -> Non
     assert (status["exitCode"], status["output"]["stdoutTail"]) == (0, "plain")
     kinds = {item["kind"] for item in status["resolved"]["inputs"]}
     assert kinds == {"Secret", "ConfigMap"}
+    # Its workspace is where the file was to be, and goes with its sandbox.
+    disk = f"{seen['metadata']['uid']}.img"
+    eventually(lambda: disk not in world.left_on(node)["disks"], "its workspace removed", 90)
     folders = [world.stack.layout.run / "logs", world.stack.agent_folder(node)]
     found = subprocess.run(
         ["grep", "-rl", canary, *map(str, folders)], capture_output=True, text=True, check=False

@@ -1,6 +1,7 @@
 """The runner that others start from: it refuses what is not exactly one envelope."""
 
 import json
+import runpy
 import subprocess
 import sys
 import time
@@ -11,6 +12,7 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 
+from isolet.apiserver import binding
 from isolet.plan.dispatch_document import envelope
 from isolet.plan.dispatch_events import Decoder
 from isolet.wire.dispatch import MAX_DOCUMENT_BYTES, DispatchEvent, Mode
@@ -162,3 +164,7 @@ def test_a_runner_whose_key_is_none_is_never_ready(tmp_path: Path, key: bytes) -
         timeout=60,
     )
     assert (done.returncode, done.stdout) == (1, b"")
+
+
+def test_it_binds_the_same_claims_as_the_front_door() -> None:
+    assert runpy.run_path(str(RUNTIME))["BOUND"] == binding.BOUND

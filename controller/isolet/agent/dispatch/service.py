@@ -284,11 +284,11 @@ class DispatchService:
             except Exception as error:
                 _log.error("a run failed here", exc_info=error, extra={"uid": slot.uid})
             run.give_up()
-            ended = spool.ended()
-            if ended is not None:
+            found = await _left_of(run, spool)
+            if isinstance(found, Ended):
                 del self._runs[slot.uid]
-                return await _settled(slot, ended.outcome, spool)
-            run = self._runs[slot.uid] = run.successor()
+                return await _settled(slot, found.outcome, spool)
+            run = self._runs[slot.uid] = found
 
     def _keep(self, uid: str, work: Coroutine[None, None, None]) -> None:
         task = self._tasks[uid] = asyncio.create_task(work)
@@ -350,6 +350,17 @@ class _Reader:
                     event = json.loads(line)
                     kind = event["event_type"]
                     yield DispatchEvent(sequence=self._sequence, type=kind, event=event)
+
+
+async def _left_of(run: Run, spool: Spool) -> Ended | Run:
+    """The end of a run that was given up, if that is written, else who goes on with it.
+
+    What it failed of (a full disk, too many open files) may keep the spool from being read too.
+    """
+    async for _ in again():
+        with contextlib.suppress(Exception):
+            return spool.ended() or run.successor()
+    raise AssertionError("it is tried for ever")
 
 
 async def _settled(slot: Slot, outcome: Outcome, spool: Spool) -> None:

@@ -1,26 +1,17 @@
 """How far the engine's word of a container's end can be taken, when it was restarted meanwhile.
 
-What ends while no engine runs has lost its last words. And an engine that is killed just as it
-takes in an end has forgotten it when it comes up: dockerd then finds no task, and makes up an exit
-code, 0 or 255, and a time between its start and its first answer. (Measured on 20.10.24: 0 for a
-program that had exited with 3. `restoredProcess.Delete` in its libcontainerd gives 255, moby 45788
-is the 0.) Of an end that it has seen it tells an event, `die`; of those that it finds when it comes
-up, made up or true, it tells none.
+What ends while no engine runs has lost its last words, and some ends an engine makes up as it comes
+up (`isolet.plan.engine_ends`). Of an end that it has seen it tells an event, `die`; of those that
+it finds when it comes up, made up or true, it tells none.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from isolet.agent.engine.base import Container, Status
 from isolet.agent.service.context import Context
-from isolet.agent.service.events import Era, EventLog
+from isolet.agent.service.events import EventLog
+from isolet.plan.engine_ends import MADE_UP, is_doubtful
 from isolet.plan.sandbox_model import Moment, SandboxRecord
-
-MADE_UP = (0, 255)
-"""Codes that an engine gives to an end that it has forgotten."""
-
-LONGEST_RESTORE_SECONDS = 600.0
-"""An engine that comes up has looked at all its containers by then, however many."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,29 +24,6 @@ class End:
     """It ended while no engine ran, which lost its last words."""
     unknown: bool = False
     """It has ended, and the engine has forgotten how."""
-
-
-def is_doubtful(
-    code: int | None, ended: float | None, eras: Sequence[Era], up_since: float, now: float
-) -> bool:
-    """Whether an engine may have made up this end of a container that is older than it. PURE.
-
-    Args:
-        code: as the engine says.
-        ended: when, in boot-time seconds, as the engine says; None: at no time.
-        eras: the engine's processes that were seen.
-        up_since: when the present one was started.
-        now: in boot-time seconds.
-    """
-    if code not in MADE_UP:
-        return False
-    if ended is None:
-        return True
-    if not any(era.since == up_since for era in eras):
-        eras = [*eras, Era(up_since, now)]
-    return any(
-        era.since <= ended <= min(era.answered, era.since + LONGEST_RESTORE_SECONDS) for era in eras
-    )
 
 
 class Ends:
@@ -100,13 +68,13 @@ class Ends:
         if not is_doubtful(code, ended, self._events.eras, up_since, now.boottime):
             return End(code=code, output_lost=lost)
         if record.stop is not None:
-            told = self._events.saw_end(container.id)
+            told = self._events.told_end(container.id)
         else:
             told = await self._events.end(container.id, up_since)
         if told is None:
             return End(output_lost=True, unknown=True)
         # The engine that has seen the end may be another than the one that tells a code now.
-        return End(code=told.exit_code, output_lost=lost)
+        return End(code=told, output_lost=lost)
 
 
 def _boottime(container: Container, now: Moment) -> float | None:

@@ -7,12 +7,11 @@ holds a container's create holds everything that came after it.
 """
 
 import asyncio
-from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Generic, TypeVar
 
 from isolet.agent.engine.base import EngineEvent
 from isolet.agent.service.context import Context
@@ -26,38 +25,27 @@ SETTLE_SECONDS = 5.0
 """How long to wait for the word of a container's end or removal, which may be on its way."""
 
 _ERAS = 64
+_UNREAD = "the engine's events have not been read yet"
 
 _log = log.get("agent.events")
-T = TypeVar("T")
 
 
-class _Recent(Generic[T]):
-    """A bounded map that forgets the oldest."""
+class _Recent:
+    """Containers and the exit code, if there is one, that was told of each; forgets the oldest."""
 
-    def __init__(self, limit: int = REMEMBERED) -> None:
-        self._items: OrderedDict[str, T] = OrderedDict()
-        self._limit = limit
+    def __init__(self) -> None:
+        self._items: OrderedDict[str, int | None] = OrderedDict()
 
-    def put(self, key: str, value: T) -> None:
-        self._items[key] = value
-        while len(self._items) > self._limit:
+    def put(self, container_id: str, code: int | None) -> None:
+        self._items[container_id] = code
+        while len(self._items) > REMEMBERED:
             self._items.popitem(last=False)
 
-    def get(self, key: str) -> T | None:
-        return self._items.get(key)
+    def code(self, container_id: str) -> int | None:
+        return self._items.get(container_id)
 
-    def __contains__(self, key: str) -> bool:
-        return key in self._items
-
-
-@dataclass(frozen=True, slots=True)
-class Era:
-    """One process of the engine, in boot-time seconds."""
-
-    since: float
-    """When it was started."""
-    answered: float
-    """When it was first seen to answer: it had looked at all its containers by then."""
+    def __contains__(self, container_id: str) -> bool:
+        return container_id in self._items
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +53,10 @@ class _Connected:
     """A stream of one process of the engine."""
 
     up_since: float | None
-    at: float
-    """When it was opened, by the event loop's clock."""
+    opened: float
+    """By the event loop's clock."""
+    scope: asyncio.Timeout
+    """Ends it."""
 
 
 class EventLog:
@@ -84,21 +74,23 @@ class EventLog:
         self._boottime = context.clock.boottime
         self._on_event = on_event
         self._on_connect = on_connect
-        self._created: _Recent[EngineEvent] = _Recent()
+        self._created = _Recent()
         """Of this connection alone: what came before it may have been missed."""
-        self._started: _Recent[EngineEvent] = _Recent()
-        self._died: _Recent[EngineEvent] = _Recent()
-        self._destroyed: _Recent[EngineEvent] = _Recent()
-        self._oom: _Recent[EngineEvent] = _Recent()
+        self._started = _Recent()
+        self._died = _Recent()
+        self._destroyed = _Recent()
+        self._oom = _Recent()
         self._heard = asyncio.Condition()
-        self._eras: deque[Era] = deque(maxlen=_ERAS)
+        self._eras: OrderedDict[float, float] = OrderedDict()
         self._connected: _Connected | None = None
-        self._stream: asyncio.Timeout | None = None
 
     @property
-    def eras(self) -> tuple[Era, ...]:
-        """The engine's processes that were seen, oldest first."""
-        return tuple(self._eras)
+    def eras(self) -> Mapping[float, float]:
+        """When each process of the engine was started, and when it was first seen to answer.
+
+        Boot-time seconds, the oldest first.
+        """
+        return self._eras
 
     def saw_start(self, container_id: str) -> bool:
         """Whether a `start` of it was seen."""
@@ -117,37 +109,40 @@ class EventLog:
             return False
         return container_id in self._created and container_id not in self._started
 
-    def saw_end(self, container_id: str) -> EngineEvent | None:
-        """Its `die`, if one was seen."""
-        return self._died.get(container_id)
+    def told_end(self, container_id: str) -> int | None:
+        """The exit code of its `die`, if one was seen."""
+        return self._died.code(container_id)
 
-    async def end(self, container_id: str, up_since: float) -> EngineEvent | None:
-        """Its `die`; None if the engine that was started then tells of none.
+    async def end(self, container_id: str, up_since: float) -> int | None:
+        """The exit code of its `die`; None if the engine that was started then tells of none.
 
         Waits until all has been read that this engine had to tell when its stream was opened.
 
         Raises:
             Unavailable: its stream is not open, or not any more: look again.
         """
-        connected = self._connected
-        if container_id not in self._died and connected is not None:
-            loop = asyncio.get_running_loop()
-            with suppress(TimeoutError):
-                async with asyncio.timeout_at(connected.at + SETTLE_SECONDS), self._heard:
-                    await self._heard.wait_for(
-                        lambda: container_id in self._died or self._connected is not connected
-                    )
-            if connected.up_since != up_since and self._connected is connected:
-                # The engine was replaced between the look at it and the opening of its stream.
-                assert self._stream is not None
-                self._stream.reschedule(loop.time())
-        if container_id in self._died:
-            return self._died.get(container_id)
-        if connected is None or connected.up_since != up_since or self._connected is not connected:
-            raise errors.Unavailable("the engine's events have not been read yet")
-        return None
+        if container_id not in self._died:
+            await self._read_up(container_id, up_since)
+        return self._died.code(container_id)
 
-    async def _hears_of(self, container_id: str, kind: _Recent[EngineEvent]) -> bool:
+    async def _read_up(self, container_id: str, up_since: float) -> None:
+        """Wait for a `die` until this engine's stream has told all that came before it."""
+        stream = self._connected
+        if stream is None:
+            raise errors.Unavailable(_UNREAD)
+        if stream.up_since != up_since:
+            # The engine was replaced between the look at it and the opening of its stream.
+            stream.scope.reschedule(asyncio.get_running_loop().time())
+            raise errors.Unavailable(_UNREAD)
+        with suppress(TimeoutError):
+            async with asyncio.timeout_at(stream.opened + SETTLE_SECONDS), self._heard:
+                await self._heard.wait_for(
+                    lambda: container_id in self._died or self._connected is not stream
+                )
+        if container_id not in self._died and self._connected is not stream:
+            raise errors.Unavailable(_UNREAD)
+
+    async def _hears_of(self, container_id: str, kind: _Recent) -> bool:
         try:
             async with asyncio.timeout(SETTLE_SECONDS), self._heard:
                 await self._heard.wait_for(lambda: container_id in kind)
@@ -159,8 +154,8 @@ class EventLog:
         """Follow, and reconnect when the stream ends, until cancelled."""
         while True:
             try:
-                async with asyncio.timeout(None) as self._stream:
-                    await self._follow(since)
+                async with asyncio.timeout(None) as scope:
+                    await self._follow(since, scope)
             except errors.IsoletError as error:
                 _log.info("event stream broke off", extra={"reason": error.reason})
             except TimeoutError:
@@ -170,14 +165,16 @@ class EventLog:
                 self._heard.notify_all()
             await asyncio.sleep(RECONNECT_SECONDS)
 
-    async def _follow(self, since: datetime) -> None:
+    async def _follow(self, since: datetime, scope: asyncio.Timeout) -> None:
         await self._engine.info()  # It answers.
         up_since = await self._engine.up_since()
         if up_since is None:
             _log.warning("the engine's process cannot be seen: an end that it makes up is believed")
-        elif not any(era.since == up_since for era in self._eras):
-            self._eras.append(Era(up_since, self._boottime()))
-        self._connected = _Connected(up_since, asyncio.get_running_loop().time())
+        else:
+            self._eras.setdefault(up_since, self._boottime())
+            while len(self._eras) > _ERAS:
+                self._eras.popitem(last=False)
+        self._connected = _Connected(up_since, asyncio.get_running_loop().time(), scope)
         self._on_connect()
         try:
             async for event in self._engine.events(since=since, installation=self._installation):
@@ -194,7 +191,7 @@ class EventLog:
             "oom": self._oom,
         }
         if event.action in kinds:
-            kinds[event.action].put(event.container_id, event)
+            kinds[event.action].put(event.container_id, event.exit_code)
         if event.action in ("die", "destroy"):
             async with self._heard:
                 self._heard.notify_all()

@@ -5,7 +5,6 @@ A read that fails is UNKNOWN. Reads that no decision needs at a step are not mad
 
 import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from datetime import datetime
 
 from isolet.agent.engine.base import Container, Status, Stream
@@ -83,9 +82,7 @@ class Facts:
         follower = self._followers.get(record.uid)
         return SandboxFacts(
             container=state,
-            seen=replace(
-                self._container(container, record), exit_code=end.code, end_unknown=end.unknown
-            ),
+            seen=self._container(container, record, end),
             control=follower.control if follower else None,
             control_detail=follower.control_detail if follower else "",
             output_done=follower.done if follower else True,
@@ -130,7 +127,7 @@ class Facts:
         )
         return SandboxFacts(
             container=state,
-            seen=self._container(container, record) if container else None,
+            seen=self._container(container, record, End()) if container else None,
             image=image,
             image_problem=problem,
             inputs=self._inputs.at_hand(record.uid),
@@ -151,12 +148,13 @@ class Facts:
             ended_by_watchdog=record.uid in self._ended_by_watchdog,
         )
 
-    def _container(self, container: Container, record: SandboxRecord) -> ContainerFacts:
+    def _container(self, container: Container, record: SandboxRecord, end: End) -> ContainerFacts:
         return ContainerFacts(
             id=container.id,
             ours=self.is_ours(container, record),
             life=_LIFE[container.status],
-            exit_code=container.exit_code,
+            exit_code=end.code,
+            end_unknown=end.unknown,
             oom=self.oom(container),
             started_at=container.started_at,
             finished_at=container.finished_at,

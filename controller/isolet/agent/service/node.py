@@ -6,12 +6,7 @@ from collections.abc import Callable, Sequence
 import isolet
 from isolet.agent.engine.base import Image as EngineImage
 from isolet.agent.service.context import Context
-from isolet.agent.service.qualify import (
-    Qualification,
-    Qualifier,
-    next_round_in,
-    verdict,
-)
+from isolet.agent.service.qualify import Qualification, Qualifier, next_round_in, verdict
 from isolet.base import errors, log, names
 from isolet.plan import reasons
 from isolet.plan.sandbox_model import Kind, SandboxRecord

@@ -219,8 +219,8 @@ class DiskWorkspaces:
     async def _attached(self, image: Path) -> str:
         """The image's device, bound now if it is not. One at a time, so never two for one image."""
         loop = asyncio.get_running_loop()
-        until = loop.time() + _ATTACH_SECONDS
         async with self._attaching:
+            until = loop.time() + _ATTACH_SECONDS
             while (device := await asyncio.to_thread(_found_or_attached, image)) is None:
                 if loop.time() > until:
                     raise errors.Unavailable(f"no loop device for {image.name}: others are faster")

@@ -6,6 +6,7 @@ from contextlib import suppress
 import pytest
 
 from isolet.agent.dispatch.run import Run
+from isolet.agent.dispatch.spool import Ended, Spool
 from isolet.base import errors
 from isolet.plan import reasons
 from isolet.wire.dispatch import DispatchLine
@@ -46,6 +47,7 @@ async def end(node: Node) -> Outcome:
         while True:
             with suppress(errors.Unavailable):
                 return await node.outcome()
+            await asyncio.sleep(0.01)
 
 
 async def heartbeats(node: Node) -> None:
@@ -104,6 +106,38 @@ async def test_one_that_fails_at_its_end_has_the_end_it_had(
         await asyncio.sleep(0.01)
     assert (faults, slot.concluded) == ([], [ended])
     assert await node.outcome() == ended
+
+
+async def test_one_whose_spool_cannot_be_read_just_then_is_taken_up_once_it_can(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where too many files are open."""
+    await heartbeats(node)
+    slot = await node.begin()
+    await read(node, PROGRESS, slot)
+    reader = Reader(node, 1)
+    await reader.waits.wait()
+    run = node.service._runs["u1"]
+    assert run._watching is not None
+    ended, unreadable = Spool.ended, [ours(), ours()]
+
+    def read_end(spool: Spool) -> Ended | None:
+        if unreadable:
+            raise unreadable.pop()
+        return ended(spool)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Run, "_settled", lambda *_: (_ for _ in ()).throw(ours()))
+        patch.setattr(Spool, "ended", read_end)
+        run._watching.cancel()
+        async with asyncio.timeout(60):
+            while unreadable:
+                await asyncio.sleep(0.01)
+        await reader.is_told()
+    slot.writes(DONE)
+    slot.ends(0)
+    assert (await end(node)).succeeded
+    assert slot.most_readers == 1
 
 
 async def test_a_wish_to_end_it_is_kept_where_it_could_not_be_written(

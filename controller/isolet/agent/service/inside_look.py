@@ -8,10 +8,15 @@ and exit code to files of a folder in /tmp, and each look reads what is new:
     /tmp/.isolet-<digest>/code         the exit code, there once it is known
 
 All of it belongs to the sandbox's user; a tenant that tampers with it deceives only itself.
+
+An engine that dies ends the stream of a look as the look's own end does, wherever it happens to be
+(docs/measured.md, "Exec"). So each look has a mark of its own, which closes both streams: without
+it, the last line of the program that had come so far would be read as its exit code.
 """
 
 import asyncio
 import contextlib
+import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -28,14 +33,17 @@ from isolet.wire.execution import Outcome, OutputFacts, Step
 
 MOST_A_LOOK = 4 << 20
 LOOK_SECONDS = 20.0
+MARK_BYTES = 8
 
 # The code is read first: where it is there, all output is.
-_LOOK = """\
-cd "$1" 2>/dev/null || { echo; echo absent; exit 0; }
+LOOK = """\
+c=absent
+cd "$1" 2>/dev/null && {
 c=running; [ -f code ] && read -r c <code
 [ ! -f out ] || tail -c +$(($2 + 1)) out | head -c "$4"
 [ ! -f err ] || tail -c +$(($3 + 1)) err | head -c "$4" >&2
-echo; echo "$c"
+}
+echo "$5 $c"; echo "$5" >&2
 """
 
 _log = log.get("agent.inside")
@@ -61,6 +69,30 @@ def launch_name(uid: str) -> str:
 def folder_of(uid: str) -> str:
     """Its folder in the sandbox."""
     return f"/tmp/.isolet-{names.short_digest(uid)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What one look has told."""
+
+    word: bytes
+    """`absent`, `running` or the exit code."""
+    out: bytes
+    err: bytes
+
+
+def told(mark: bytes, stdout: bytes, stderr: bytes) -> Told:
+    """The answer that these streams of a look are. Pure.
+
+    Raises:
+        Unavailable: one of them was cut short; what has come of them is worth nothing.
+    """
+    out, found, word = stdout.removesuffix(b"\n").rpartition(mark + b" ")
+    err = stderr.removesuffix(mark + b"\n")
+    whole = found and stdout.endswith(b"\n") and len(err) < len(stderr)
+    if not whole or (word not in (b"absent", b"running") and not word.isdigit()):
+        raise errors.Unavailable("the look was cut short")
+    return Told(word, out, err)
 
 
 @dataclass
@@ -140,23 +172,23 @@ class InsideLook:
         more = True
         while more and live.exit_code is None and not live.overflow:
             try:
-                word, out, err = await self._read(record, live, host)
+                seen = await self._read(record, live, host)
             except (errors.IsoletError, TimeoutError) as error:
                 _log.info("look failed", extra={"uid": record.uid, "why": type(error).__name__})
                 live.begun = Seen.UNKNOWN
                 return
-            live.begun = Seen.ABSENT if word == b"absent" else Seen.PRESENT
-            self._take(record, live, out, err)
-            more = len(out) == MOST_A_LOOK or len(err) == MOST_A_LOOK
-            if not more and word.isdigit():
-                self._finish(record, live, int(word))
+            live.begun = Seen.ABSENT if seen.word == b"absent" else Seen.PRESENT
+            self._take(record, live, seen.out, seen.err)
+            more = MOST_A_LOOK in (len(seen.out), len(seen.err))
+            if not more and seen.word.isdigit():
+                self._finish(record, live, int(seen.word))
 
-    async def _read(
-        self, record: SandboxRecord, live: Live, host: SandboxRecord
-    ) -> tuple[bytes, bytes, bytes]:
-        """(`absent`, `running` or the code; new stdout; new stderr)."""
+    async def _read(self, record: SandboxRecord, live: Live, host: SandboxRecord) -> Told:
+        """What is new. Raises Unavailable."""
+        mark = secrets.token_hex(MARK_BYTES)
         at = [str(live.read[stream]) for stream in Stream]
-        argv = ("/bin/sh", "-c", _LOOK, "isolet", folder_of(record.uid), *at, str(MOST_A_LOOK))
+        words = (folder_of(record.uid), *at, str(MOST_A_LOOK), mark)
+        argv = ("/bin/sh", "-c", LOOK, "isolet", *words)
         found = {stream: bytearray() for stream in Stream}
         user = record.spec.user
         async with (
@@ -167,10 +199,7 @@ class InsideLook:
         ):
             async for source, data in stream.output():
                 found[source] += data
-        body, _, word = bytes(found[Stream.STDOUT]).removesuffix(b"\n").rpartition(b"\n")
-        if word not in (b"absent", b"running") and not word.isdigit():
-            raise errors.Unavailable("the look was cut short")
-        return word, body, bytes(found[Stream.STDERR])
+        return told(mark.encode(), bytes(found[Stream.STDOUT]), bytes(found[Stream.STDERR]))
 
     def _take(self, record: SandboxRecord, live: Live, out: bytes, err: bytes) -> None:
         live.read[Stream.STDOUT] += len(out)

@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import Any
 
 from isolet.base import errors
-from isolet.plan.dispatch_numbers import NotFinite, finite
+from isolet.plan.dispatch_numbers import NotFinite, finite, whole
 from isolet.wire.dispatch import MAX_DOCUMENT_BYTES, Mode
 
 _BLANKS = re.compile(r"[ \t\n\r]*")
@@ -112,13 +112,8 @@ def _unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _integer(text: str) -> int | float:
-    # Python makes no integer of thousands of digits; as a double it is still a number, or none.
-    return int(text) if len(text) <= 1000 else finite(text)
-
-
 _DECODER = json.JSONDecoder(
-    object_pairs_hook=_unique, parse_constant=finite, parse_float=finite, parse_int=_integer
+    object_pairs_hook=_unique, parse_constant=finite, parse_float=finite, parse_int=whole
 )
 
 

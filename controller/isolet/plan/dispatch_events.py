@@ -16,7 +16,7 @@ from typing import Any
 import pydantic
 
 from isolet.plan import reasons
-from isolet.plan.dispatch_numbers import finite
+from isolet.plan.dispatch_numbers import finite, whole
 from isolet.wire.dispatch import (
     COMPLETED,
     HEARTBEAT,
@@ -134,7 +134,7 @@ def _parsed(line: bytes, number: int) -> dict[str, Any]:
     return event
 
 
-_DECODER = json.JSONDecoder(parse_constant=finite, parse_float=finite)
+_DECODER = json.JSONDecoder(parse_constant=finite, parse_float=finite, parse_int=whole)
 _ON_THE_WAY = pydantic.TypeAdapter[Any](Any)
 _ABOVE, _BELOW = b"[" * (200 - MAX_DEPTH), b"]" * (200 - MAX_DEPTH)
 

@@ -20,3 +20,15 @@ def finite(text: str) -> float:
     if not math.isfinite(value):
         raise NotFinite
     return value
+
+
+def whole(text: str) -> int:
+    """The integer that `text` says, within what a double holds: `parse_int` of the same.
+
+    Exact, though a reader with doubles rounds it. Python itself makes none of thousands of digits.
+
+    Raises:
+        NotFinite: a double holds no number so large. It holds nothing of the text.
+    """
+    finite(text)
+    return int(text)

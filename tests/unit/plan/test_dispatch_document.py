@@ -42,6 +42,7 @@ REFUSED = {
     "NaN": (b'{"a":NaN}', Defect.NOT_FINITE),
     "Infinity": (b'{"a":-Infinity}', Defect.NOT_FINITE),
     "no double holds it": (b'{"a":1e999}', Defect.NOT_FINITE),
+    "no double holds the integer": (b'{"a":1' + b"0" * 309 + b"}", Defect.NOT_FINITE),
     "an endless integer": (b'{"a":' + b"9" * 5000 + b"}", Defect.NOT_FINITE),
     "a key twice": (b'{"a":1,"a":2}', Defect.DUPLICATE_KEY),
     "a key twice, escaped": (b'{"a":1,"\\u0061":2}', Defect.DUPLICATE_KEY),

@@ -61,6 +61,10 @@ BROKEN = {
         line(x=json.loads("[" * 250 + "]" * 250)),
         reasons.PROTOCOL_VIOLATED,
     ),
+    "a number of 310 digits": (
+        b'{"event_type":"a","x":1' + b"0" * 309 + b"}\n",
+        reasons.PROTOCOL_VIOLATED,
+    ),
     "a number of 5000 digits": (
         b'{"event_type":"a","x":' + b"9" * 5000 + b"}\n",
         reasons.PROTOCOL_VIOLATED,

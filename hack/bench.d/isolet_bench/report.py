@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -9,9 +10,10 @@ from typing import Any
 
 
 def quantile(values: Sequence[float], part: float) -> float:
-    """The value that `part` of them do not pass; the nearest one that was measured."""
+    """The least value measured that at least `part` of them do not pass (the nearest rank)."""
     ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, max(0, round(part * len(ordered) + 0.5) - 1))]
+    # A product that is whole but for the last binary digit is whole.
+    return ordered[max(1, math.ceil(part * len(ordered) - 1e-9)) - 1]
 
 
 def median(values: Sequence[float]) -> float:

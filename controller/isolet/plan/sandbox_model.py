@@ -249,6 +249,8 @@ class SandboxFacts:
     """The follower has read the log to its end, or has given up and said so."""
     output_incomplete: bool = False
     """What it has read is not all that was written."""
+    heard_since: float | None = None
+    """Boot-time seconds since when engine and log have answered without a break, while it runs."""
     slot: Seen = Seen.ABSENT
     """Of one that awaits a slot: whether one is ready; UNKNOWN while its pool is empty."""
     overflow: bool = False

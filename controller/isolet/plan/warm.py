@@ -24,7 +24,11 @@ from isolet.plan.sandbox_model import (
 from isolet.wire.execution import Outcome
 
 ACK_SECONDS = 20.0
-"""How long a slot may take to say that it starts what it was given; it takes milliseconds."""
+"""How long a slot may take to say that it starts what it was given; it takes milliseconds.
+
+Only time in which it would have been heard counts: what was said to an agent or an engine that was
+away is in the log, and heard a moment after they are back.
+"""
 
 LOOK_SECONDS = 0.5
 
@@ -41,14 +45,17 @@ def decide(record: SandboxRecord, facts: SandboxFacts, now: Moment) -> Decision:
         return _ended(record, facts, seen, now)
     if seen.life not in (Life.RUNNING, Life.PAUSED):
         return Decision(look_again_in=LOOK_SECONDS)
-    if record.stop is not None or _overdue(record, now):
+    if record.stop is not None or _overdue(record, facts, now):
         return Decision(actions=(End(0),))
     return Decision(look_again_in=LOOK_SECONDS)
 
 
-def _overdue(record: SandboxRecord, now: Moment) -> bool:
-    since = record.dispatched_boottime
-    return since is None or record.boot_id != now.boot_id or now.boottime - since >= ACK_SECONDS
+def _overdue(record: SandboxRecord, facts: SandboxFacts, now: Moment) -> bool:
+    given = record.dispatched_boottime
+    if given is None or record.boot_id != now.boot_id:
+        return True
+    heard = facts.heard_since
+    return heard is not None and now.boottime - max(given, heard) >= ACK_SECONDS
 
 
 def _ended(

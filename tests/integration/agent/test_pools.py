@@ -10,7 +10,7 @@ import pytest_asyncio
 from isolet.agent import deadlines
 from isolet.agent.host import ExecutionHost
 from isolet.base import errors, names
-from isolet.plan import reasons
+from isolet.plan import reasons, warm
 from isolet.plan.sandbox_model import Kind
 from isolet.wire.execution import (
     Amendment,
@@ -324,6 +324,24 @@ async def test_an_agent_that_restarts_removes_doubtful_slots(pooled, spec, socke
     await ready(pooled.service, 3)
     after = {slot.id for slot in await slots_of(pooled)}
     assert after & {altered.id, ended_.id, good.id} == {good.id}
+
+
+async def test_what_began_in_a_slot_outlives_an_agent_that_is_long_away(
+    pooled, spec, monkeypatch
+) -> None:
+    """One that died before it heard of the start: its successor first reads what was said."""
+    monkeypatch.setattr(warm, "ACK_SECONDS", 5.0)
+    service, program = pooled.service, spec("sh", "-c", "sleep 9; echo ran")
+    await service.put_pools(PoolsWanted(pools=(pool_of(program),)), None)
+    await ready(service)
+    monkeypatch.setattr(service._workers, "ensure", lambda uid: None)
+    await service.put(wanted("u1", program), None)
+    await asyncio.sleep(warm.ACK_SECONDS + 0.5)
+    assert (await pooled.store.get("u1")).step is Step.DISPATCHED
+    await pooled.close()
+    await pooled.open()
+    assert (await ended(pooled.service, "u1")).outcome.succeeded
+    assert await stdout(pooled.service, "u1") == b"ran\n"
 
 
 async def test_a_slot_that_dies_as_it_is_given_costs_nothing(pooled, spec, socket) -> None:

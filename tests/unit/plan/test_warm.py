@@ -52,11 +52,20 @@ def ended(decision: Decision) -> str | None:
 
 RUNNING, EXITED = a_container(), a_container(Life.EXITED, exit_code=3)
 STARTED = {"control": Control.STARTED}
+SILENT = {"heard_since": NOW.boottime}
 TABLE = {
     "it has not said anything yet": (RUNNING, {}, {}, NOW, ()),
     "it says that it starts": (RUNNING, STARTED, {}, NOW, (RecordRunning(WALL),)),
     "it says so after its end": (EXITED, STARTED, {}, NOW, (RecordRunning(WALL),)),
-    "it says nothing in time": (RUNNING, {}, {}, LATE, (End(0),)),
+    "it says nothing in time": (RUNNING, SILENT, {}, LATE, (End(0),)),
+    "what it said is not read yet": (RUNNING, {}, {}, LATE, ()),
+    "an agent that comes late has listened for a moment": (
+        RUNNING,
+        {"heard_since": LATE.boottime - 1},
+        {},
+        LATE,
+        (),
+    ),
     "another boot": (RUNNING, {}, {}, later(1, "boot-2"), (End(0),)),
     "cancelled meanwhile": (RUNNING, {}, {"stop": CANCEL}, NOW, (End(0),)),
     "ended, its log not read yet": (EXITED, {"output_done": False}, {}, NOW, ()),
@@ -136,6 +145,7 @@ class World:
     inputs: bool = True
     exit_code: int = 0
     outcomes: int = 0
+    heard_since: float | None = None
 
     def moment(self) -> Moment:
         wall = WALL + timedelta(seconds=self.now - 1000)
@@ -155,18 +165,23 @@ class World:
 
     def facts(self) -> SandboxFacts:
         if self.rng.random() < 0.1:
+            self.heard_since = None
             return SandboxFacts(container=Seen.UNKNOWN, image=Seen.PRESENT, inputs=self.inputs)
         common = {"image": Seen.PRESENT, "inputs": self.inputs, "output_done": True}
         if self.life is None:
             started = Seen.PRESENT if self.runs else Seen.ABSENT
             return SandboxFacts(container=Seen.ABSENT, started_since_dispatch=started, **common)
         known = self.said or not self.warm
+        begins = self.heard_since is None  # What the log holds already has not been read yet.
+        self.heard_since = self.now if begins else self.heard_since
+        late = begins and self.life is Life.RUNNING
         lost = self.life is Life.EXITED and self.log_lost
         return SandboxFacts(
             container=Seen.PRESENT,
             seen=a_container(self.life, started_at=WALL, exit_code=self.exit_code),
-            control=Control.STARTED if known and not lost else None,
+            control=Control.STARTED if known and not lost and not late else None,
             output_incomplete=lost,
+            heard_since=self.heard_since,
             **common,
         )
 
@@ -205,6 +220,7 @@ class World:
 
     def on_End(self, _: object) -> None:
         if self.life is Life.RUNNING:
+            assert not self.said or self.record.stop, "what runs is not ended by an agent's absence"
             self.life, self.exit_code = Life.EXITED, 137
 
     def on_RemoveContainer(self, _: object) -> None:

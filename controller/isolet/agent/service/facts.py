@@ -65,6 +65,7 @@ class Facts:
         self._imports = imports
         self._wake = wake
         self._followers: dict[str, Follower] = {}
+        self._heard_since: dict[str, float] = {}
         self._pids: dict[str, int] = {}
         self._ended_by_watchdog: set[str] = set()
 
@@ -87,6 +88,7 @@ class Facts:
             control_detail=follower.control_detail if follower else "",
             output_done=follower.done if follower else True,
             output_incomplete=follower.incomplete if follower else True,
+            heard_since=self._heard_since.get(record.uid),
             overflow=follower.overflow if follower else False,
             workspace_full=await self._workspace_full(record, container),
             ended_by_watchdog=record.uid in self._ended_by_watchdog,
@@ -138,6 +140,7 @@ class Facts:
 
     async def _without_container(self, record: SandboxRecord, state: Seen) -> SandboxFacts:
         follower = self._followers.get(record.uid)
+        self._heard_since.pop(record.uid, None)
         if state is Seen.ABSENT and follower is not None:
             await follower.stop()
             follower.give_up()
@@ -180,8 +183,8 @@ class Facts:
         follower = self._follower(record)
         if life is Life.EXITED:
             await follower.finish(container.id, lost=end.output_lost)
-        else:
-            follower.ensure(container.id)
+        elif follower.ensure(container.id) or record.uid not in self._heard_since:
+            self._heard_since[record.uid] = self._context.clock.boottime()
         if follower.control is not None:
             self._inputs.forget(record.uid)
 
@@ -250,6 +253,7 @@ class Facts:
         follower = self._followers.pop(uid, None)
         if follower is not None:
             await follower.close()
+        self._heard_since.pop(uid, None)
         self._pids.pop(uid, None)
         self.ends.forget(uid)
         self._ended_by_watchdog.discard(uid)

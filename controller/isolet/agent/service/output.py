@@ -181,10 +181,12 @@ class Follower:
         self.done = False
         self.incomplete = False
 
-    def ensure(self, container_id: str) -> None:
-        """Follow the running container's log, if that is not being done."""
-        if not self.done and not self.overflow and (self._task is None or self._task.done()):
+    def ensure(self, container_id: str) -> bool:
+        """Follow the running container's log; whether that was not being done."""
+        begins = not self.done and not self.overflow and (self._task is None or self._task.done())
+        if begins:
             self._task = asyncio.create_task(self._follow(container_id))
+        return begins
 
     def await_stdout(self, size: int) -> None:
         """Have `wake` called once so many bytes of stdout are stored."""

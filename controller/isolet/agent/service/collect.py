@@ -2,8 +2,10 @@
 
 import asyncio
 import itertools
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
+from functools import partial
+from typing import TypeVar
 
 from isolet.agent.service import config
 from isolet.agent.service.context import Context
@@ -24,6 +26,7 @@ MOST_FOLDERS = 100
 """Of a live workspace, for one glob: each is a command in the sandbox."""
 MOST_PROBLEMS = 64
 
+_T = TypeVar("_T")
 _log = log.get("agent.collect")
 
 
@@ -41,28 +44,52 @@ async def from_stopped(context: Context, record: SandboxRecord) -> ProcessPart:
 async def from_live(
     context: Context, files: LiveFiles, record: SandboxRecord, host: SandboxRecord | None
 ) -> ProcessPart:
-    """As `from_stopped`, in a session that lives on, within the bounds of its `get_file`."""
+    """As `from_stopped`, in a session that lives on, within the bounds of its `get_file`.
+
+    Raises:
+        Unavailable: the engine does not answer, which says nothing of a file: to be done again.
+    """
     assert record.process is not None
     kept: list[Kept] = []
     problems: list[Problem] = []
     for glob in record.process.globs:
-        try:
-            if host is None:
-                raise errors.NotFound("its session is gone")
-            paths = await _live_paths(files, host, glob)
-        except errors.IsoletError as error:
-            problems.append(_problem(glob, error))
+        if host is None:
+            problems.append(_problem(glob, errors.NotFound("its session is gone")))
+            continue
+        paths = await _asked(context, host, partial(_live_paths, files, host, glob))
+        if isinstance(paths, errors.IsoletError):
+            problems.append(_problem(glob, paths))
             continue
         for path in paths:
-            try:
-                content = await files.get(host, path)
-                artifact = await asyncio.to_thread(
-                    context.artifacts.keep, record.uid, path, content
-                )
-                kept.append(artifact)
-            except errors.IsoletError as error:
-                problems.append(_problem(path, error))
+            content = await _asked(context, host, partial(files.get, host, path))
+            if isinstance(content, errors.IsoletError):
+                problems.append(_problem(path, content))
+                continue
+            keep = context.artifacts.keep
+            kept.append(await asyncio.to_thread(keep, record.uid, path, content))
     return merged(replace(record.process, collected=True), kept, problems[:MOST_PROBLEMS])
+
+
+async def _asked(
+    context: Context, host: SandboxRecord, ask: Callable[[], Awaitable[_T]]
+) -> _T | errors.IsoletError:
+    """What is answered, or what stands against it.
+
+    An engine that goes away takes with it what was asked, so it is then asked once more.
+
+    Raises:
+        Unavailable: it does not answer at all.
+    """
+    try:
+        return await ask()
+    except errors.Unavailable:
+        await context.engine.inspect(host.engine_name)
+    except errors.IsoletError as error:
+        return error
+    try:
+        return await ask()
+    except errors.IsoletError as error:
+        return error
 
 
 def _problem(path: str, error: errors.IsoletError) -> Problem:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from isolet.agent.engine.base import Container, Status
 from isolet.agent.service.context import Context
 from isolet.agent.service.events import EventLog
+from isolet.base import errors
 from isolet.plan.engine_ends import MADE_UP, is_doubtful
 from isolet.plan.sandbox_model import Moment, SandboxRecord
 
@@ -40,7 +41,7 @@ class Ends:
         Waits a moment for the engine's events where they decide.
 
         Raises:
-            Unavailable: they decide, and have not been read yet: look again.
+            Unavailable: they decide and have not been read yet, or the engine has gone: look again.
         """
         if container.status not in (Status.EXITED, Status.DEAD):
             return End()
@@ -60,6 +61,9 @@ class Ends:
             unknown = code in MADE_UP
             return End(code=None if unknown else code, output_lost=True, unknown=unknown)
         up_since = await self._context.engine.up_since()
+        if up_since is None and self._events.eras:
+            # It can be seen, so it is gone: what it said just now may have been made up.
+            raise errors.Unavailable("the engine went away after it told of an end")
         began = record.started_boottime or record.dispatched_boottime
         if up_since is None or (began is not None and began >= up_since):
             return End(code=code)

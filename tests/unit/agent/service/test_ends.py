@@ -180,3 +180,16 @@ async def test_an_end_is_judged_once(world: World) -> None:
 async def test_nothing_is_doubted_of_an_engine_that_nobody_can_see(world: World) -> None:
     world.up_at = None
     assert await world.judge(record(), container(0, 900.2)) == End(code=0)
+
+
+async def test_an_engine_that_goes_again_is_not_one_that_nobody_can_see(world: World) -> None:
+    """It made an end up as it came, and was killed before anybody asked since when it was up."""
+    following = asyncio.create_task(world.log.run(NOON))
+    async with asyncio.timeout(60):
+        while not world.log.eras:
+            await asyncio.sleep(0.001)
+    world.up_at = None
+    assert await world.judge(record(), container(0, 900.2)) is None
+    world.up_at = 900.0
+    assert await world.judge_in_the_end(record(), container(0, 900.2)) == UNKNOWN
+    following.cancel()

@@ -28,6 +28,9 @@ from isolet.wire.process import OnOverflow
 READ_LIMIT_SECONDS = 120.0
 """A log that cannot be read to its end in this time is marked incomplete."""
 
+READ_TRIES = 3
+"""How often an engine may go away as the rest of a log is read, which outlives it."""
+
 SETTLE_SECONDS = 2.0
 """How long the live stream may take to end by itself after the container has."""
 
@@ -174,6 +177,7 @@ class Follower:
         self._control_lines = ControlLines(nonce, slot_nonce)
         self._task: asyncio.Task[None] | None = None
         self._ended = False
+        self._tries = 0
         self._awaited = 0
         self.control: Control | None = None
         self.control_detail = ""
@@ -197,6 +201,9 @@ class Follower:
 
         `lost` says that the engine was down when the container ended: it did not see the end of
         the output (docs/measured.md#output), which is then marked incomplete.
+
+        Raises:
+            Unavailable: the engine went away meanwhile: to be done again.
         """
         if self.done:
             return
@@ -249,6 +256,9 @@ class Follower:
                 await self._copy(container_id, follow=False)
             self._ended = True
         except (errors.IsoletError, TimeoutError) as error:
+            self._tries += 1
+            if isinstance(error, errors.Unavailable) and self._tries < READ_TRIES:
+                raise
             self.incomplete = True
             _log.warning("log could not be read to its end", extra={"error": type(error).__name__})
 

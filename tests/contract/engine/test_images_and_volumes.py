@@ -2,7 +2,7 @@ import os
 
 import pytest
 
-from isolet.agent.engine import base
+from isolet.agent.engine import base, probe
 from isolet.base import errors, names
 
 
@@ -61,6 +61,18 @@ async def test_files_of_an_image_behind_links_and_folders(real):
         "/usr/bin": False,
         "/bin/no-such": False,
     }
+
+
+async def test_a_probe_that_somebody_removes_says_nothing_of_an_image(real, monkeypatch):
+    asked = probe.has_file
+
+    async def removed(engine, container_id, path):
+        await real.engine.remove(container_id)
+        return await asked(engine, container_id, path)
+
+    monkeypatch.setattr(probe, "has_file", removed)
+    with pytest.raises(errors.Unavailable):
+        await real.engine.image_has(real.image, ["/bin/sh"])
 
 
 async def test_an_image_without_a_shell_is_told_so(real):

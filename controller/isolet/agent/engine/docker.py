@@ -76,10 +76,7 @@ class DockerEngine:
         name = f"{names.CONTAINER_PREFIX}-{probe.KIND}-{secrets.token_hex(8)}"
         try:
             container_id = await self._create(name, probe.create_body(image_id, self._installation))
-            return {
-                path: await probe.has_file(self._api, container_id, path)
-                for path in dict.fromkeys(paths)
-            }
+            return await probe.has_files(self._api, container_id, paths)
         finally:
             await probe.to_the_end(self._remove_probe(name))
 

@@ -3,7 +3,7 @@
 import asyncio
 import base64
 import json
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any
 
 from isolet.agent.engine import api
@@ -28,6 +28,21 @@ def create_body(image_id: str, installation: str) -> dict[str, object]:
         # of any container's end meanwhile.
         "HostConfig": {"NetworkMode": "none", "LogConfig": {"Type": "local"}},
     }
+
+
+async def has_files(engine: api.API, container_id: str, paths: Sequence[str]) -> dict[str, bool]:
+    """For each path, whether the container has a file there.
+
+    Raises:
+        Unavailable: somebody has removed it meanwhile (`docker container prune` does). The engine
+            gives the same answer for a file that is not there.
+    """
+    found = {path: await has_file(engine, container_id, path) for path in dict.fromkeys(paths)}
+    try:
+        await engine.get(f"/containers/{container_id}/json")
+    except errors.NotFound:
+        raise errors.Unavailable("the probe container was removed meanwhile") from None
+    return found
 
 
 async def has_file(engine: api.API, container_id: str, path: str) -> bool:

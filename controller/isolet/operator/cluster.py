@@ -8,7 +8,9 @@ One `KubeCluster` belongs to one event loop.
 
 import asyncio
 import json
+import socket
 import ssl
+import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,14 +20,15 @@ from urllib.parse import quote, urlencode, urlsplit
 
 import aiohttp
 from kubernetes.aio import client, config
+from kubernetes.aio.client import rest
 
 from isolet.base import errors
 from isolet.operator.kube import Kind, ListOptions, Object, Page, Precondition
 
 MERGE_PATCH = "application/merge-patch+json"
 JSON = "application/json"
-SHUTDOWN = 0.1
-"""aiohttp's TLS transports close some turns of the loop after their session does."""
+FAREWELL_SECONDS = 3.0
+"""A server that is busy for longer is not waited for."""
 _WRITES = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 
 
@@ -73,20 +76,62 @@ class Access:
         return f"kubeconfig {self.kubeconfig}: {error}"
 
 
+class Sockets:
+    """The sockets of one HTTP session.
+
+    Over TLS a connection whose answer was still coming ends once the server has said farewell too,
+    which may be long after its session was closed. A loop that is closed before leaves it open.
+    """
+
+    def __init__(self) -> None:
+        self._made: weakref.WeakSet[socket.socket] = weakref.WeakSet()
+
+    def make(self, address: tuple[Any, ...]) -> socket.socket:
+        """One for this entry of `getaddrinfo`, as aiohttp asks for it."""
+        made = socket.socket(*address[:3])
+        self._made.add(made)
+        return made
+
+    async def closed(self, *, within: float) -> bool:
+        """Wait until none is open, for so many seconds at most; returns whether none is."""
+        end = asyncio.get_running_loop().time() + within
+        while any(each.fileno() != -1 for each in list(self._made)):
+            if asyncio.get_running_loop().time() >= end:
+                return False
+            await asyncio.sleep(0.01)
+        return True
+
+
 @dataclass(frozen=True, slots=True)
 class Session:
     """A bare HTTP session to the API server for kopf, and where it leads."""
 
     server: str
     http: aiohttp.ClientSession
+    sockets: Sockets
     namespace: str = "default"
+
+
+class _Rest(rest.RESTClientObject):  # type: ignore[misc,unused-ignore]
+    """The package's own REST client, whose sockets are known."""
+
+    def __init__(self, settings: Any, sockets: Sockets) -> None:
+        super().__init__(settings)
+        self._sockets = sockets
+
+    def _create_connector(self) -> aiohttp.TCPConnector:
+        return aiohttp.TCPConnector(
+            limit=self.maxsize, ssl=self.ssl_context, socket_factory=self._sockets.make
+        )
 
 
 class KubeCluster:
     """`kube.Cluster` over HTTP."""
 
     def __init__(self, settings: Any, user_agent: str, timeout: float) -> None:
+        self._sockets = Sockets()
         self._api = client.ApiClient(configuration=settings)
+        self._api.rest_client = _Rest(settings, self._sockets)
         self._agent = user_agent
         self._timeout = timeout
 
@@ -98,7 +143,7 @@ class KubeCluster:
     async def close(self) -> None:
         """Close all connections."""
         await self._api.close()
-        await asyncio.sleep(SHUTDOWN)
+        await self._sockets.closed(within=FAREWELL_SECONDS)
 
     async def get(self, kind: Kind, namespace: str, name: str) -> Object:
         """One object."""
@@ -192,15 +237,19 @@ async def kopf_session(access: Access) -> Session:
             request.headers["Authorization"] = token
         return await handler(request)
 
+    sockets = Sockets()
+    connector = aiohttp.TCPConnector(
+        limit=access.connections, ssl=_ssl_context(settings), socket_factory=sockets.make
+    )
     http = aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=access.connections, ssl=_ssl_context(settings)),
+        connector=connector,
         headers={"User-Agent": access.user_agent},
         middlewares=(authorize,),
         # A watched object may be longer than aiohttp's line buffer.
         read_bufsize=2**21,
         proxy=settings.proxy,
     )
-    return Session(server=settings.host, http=http)
+    return Session(server=settings.host, http=http, sockets=sockets)
 
 
 def _environment_proxy(server: str) -> str | None:

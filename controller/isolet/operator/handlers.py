@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import kopf
 
 from isolet.base import log
-from isolet.operator.cluster import SHUTDOWN, Access, kopf_session
+from isolet.operator.cluster import FAREWELL_SECONDS, Access, Sockets, kopf_session
 from isolet.operator.kube import Kind, Object
 
 _log = log.get("operator.watch")
@@ -81,6 +81,7 @@ class Watch:
         self._registry = kopf.OperatorRegistry()
         self._ended = ended
         self._stop = threading.Event()
+        self._sockets: list[Sockets] = []
         self._thread = threading.Thread(target=self._main, name="kopf", daemon=True)
         for kind in kinds:
             _serve(self._registry, kind, deliver)
@@ -109,6 +110,7 @@ class Watch:
         @kopf.on.login(registry=self._registry)  # type: ignore[untyped-decorator,unused-ignore]
         async def login(**_: object) -> object:
             session = await kopf_session(self._access)
+            self._sockets.append(session.sockets)
             return kopf.AiohttpSession(
                 server=session.server,
                 aiohttp_session=session.http,
@@ -134,7 +136,8 @@ class Watch:
             standalone=True,
             stop_flag=self._stop,
         )
-        await asyncio.sleep(SHUTDOWN)
+        for sockets in self._sockets:
+            await sockets.closed(within=FAREWELL_SECONDS)
 
 
 def settings() -> Any:

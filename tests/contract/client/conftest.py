@@ -10,6 +10,7 @@ import pytest
 from cryptography import x509
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
+from isolet.agent.server.handlers import Limits
 from isolet.agent.server.server import AgentServer
 from isolet.base.tls import TLSFiles
 from isolet.cli import pki
@@ -54,9 +55,15 @@ def short_folder() -> Iterator[Path]:
 
 
 @pytest.fixture
-async def served(short_folder: Path, certificates: Path) -> AsyncIterator[Served]:
+def limits() -> Limits:
+    """What the served agent bears."""
+    return LIMITS
+
+
+@pytest.fixture
+async def served(short_folder: Path, certificates: Path, limits: Limits) -> AsyncIterator[Served]:
     agent = MemoryAgent(name=NODE, bookmark_seconds=0.05)
-    server = AgentServer(agent, limits=LIMITS)
+    server = AgentServer(agent, limits=limits)
     socket = short_folder / "agent.sock"
     await server.listen_unix(socket)
     files = TLSFiles.in_folder(certificates / NODE)

@@ -1,7 +1,9 @@
 """What the suite is made of: a message, a served agent, the ways to call it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+
+import pytest
 
 from isolet.agent.server.handlers import Limits
 from isolet.agent.server.parse import BodyPace
@@ -14,17 +16,18 @@ from isolet.wire.execution import ExecutionSpec, ExecutionWanted, Resources
 from tests.contract.client.memory import MemoryAgent
 
 NODE = "node-1"
-LIMITS = Limits(
-    connections=24,
-    streams=3,
+LIMITS = Limits(connections=24, streams=3, shutdown_seconds=0.5)
+HASTY = replace(
+    LIMITS,
     idle_seconds=0.4,
     handshake_seconds=0.4,
     stream_write_seconds=0.4,
     answer_seconds=0.4,
-    shutdown_seconds=0.5,
     pace=BodyPace(grace_seconds=0.4),
 )
-TIMEOUTS = Timeouts(connect=2, read=5, write=5, output=5, exec_grace=5, watch_inactivity=1.5)
+"""For those who wait until one of them is passed; on a busy machine others would pass them too."""
+hasty = pytest.mark.parametrize("limits", [HASTY], ids=["hasty"])
+TIMEOUTS = Timeouts(connect=20, read=60, write=60, output=60, exec_grace=60, watch_inactivity=60)
 
 
 def resources(**changes: int) -> Resources:

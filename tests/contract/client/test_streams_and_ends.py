@@ -4,6 +4,7 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,11 +20,11 @@ from isolet.wire.base import Fence
 from isolet.wire.execution import ExecRequest, Outcome
 from isolet.wire.pool import PoolsWanted
 from tests.contract.client import wire
-from tests.contract.client.harness import LIMITS, TIMEOUTS, Served, wanted
+from tests.contract.client.harness import LIMITS, TIMEOUTS, Served, hasty, wanted
 from tests.contract.client.memory import MemoryAgent
 
 FAILED = Outcome(succeeded=False, reason="NonZeroExit", message="exit 9", exit_code=9)
-SHORT = Timeouts(connect=0.3, read=0.3, write=0.3, output=0.3, exec_grace=0.1, watch_inactivity=0.3)
+SHORT = Timeouts(connect=20, read=1, write=1, output=1, exec_grace=1, watch_inactivity=1)
 
 
 async def test_more_watchers_than_allowed_are_told_so(served: Served) -> None:
@@ -44,10 +45,20 @@ async def test_a_watcher_that_has_gone_leaves_its_place(served: Served) -> None:
     for _ in range(8):
         async with aclosing(client.watch(0)) as changes:
             await anext(changes)
-        await asyncio.sleep(0.1)  # Noticed with the next bookmark.
+        await no_watcher_is_left(served)  # Noticed with the next bookmark.
     await client.close()
 
 
+async def no_watcher_is_left(served: Served) -> None:
+    async with asyncio.timeout(60):
+        while (
+            b"isolet_agent_watch_streams 0.0"
+            not in (await wire.send(served, wire.request("GET", http.METRICS))).body
+        ):
+            await asyncio.sleep(0.05)
+
+
+@hasty
 async def test_a_reader_that_does_not_read_is_cut_off(served: Served) -> None:
     reader, writer = await wire.dial(served)
     sock = writer.get_extra_info("socket")
@@ -56,13 +67,12 @@ async def test_a_reader_that_does_not_read_is_cut_off(served: Served) -> None:
     writer.write(wire.request("GET", http.WATCH))
     for number in range(3000):
         await served.agent.put(wanted(f"uid-{number}", name="n" * 200), None)
-    await asyncio.sleep(0.8)
-    text = (await wire.send(served, wire.request("GET", http.METRICS))).body
-    assert b"isolet_agent_watch_streams 0.0" in text
+    await no_watcher_is_left(served)
     await wire.hang_up(writer)
     del reader
 
 
+@hasty
 async def test_an_answer_that_nobody_reads_is_given_up(served: Served) -> None:
     await served.agent.put(wanted(), None)
     served.agent.finish("uid-1", FAILED, stdout=b"x" * (1 << 20))
@@ -70,17 +80,28 @@ async def test_an_answer_that_nobody_reads_is_given_up(served: Served) -> None:
     writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     writer.transport.pause_reading()
     writer.write(wire.request("GET", http.output("uid-1", "stdout")))
-    await asyncio.sleep(5)  # 0.4 s, and 4 s for a MiB.
+    async with asyncio.timeout(60):  # 0.4 s, and 4 s for a MiB.
+        while not connections(served):
+            await asyncio.sleep(0.01)
+        while connections(served):
+            await asyncio.sleep(0.05)
     writer.transport.resume_reading()
     assert len(await asyncio.wait_for(reader.read(), 60)) < 1 << 20
     await wire.hang_up(writer)
 
 
+def connections(served: Served) -> int:
+    server = served.server._listeners[0]._runner.server
+    assert server is not None
+    return len(server.connections)
+
+
 async def test_who_hangs_up_does_not_undo_what_was_asked(served: Served) -> None:
-    done = asyncio.Event()
+    begun, done = asyncio.Event(), asyncio.Event()
     put = served.agent.put
 
     async def slow(*given: object) -> object:
+        begun.set()
         await asyncio.sleep(0.2)
         answer = await put(*given)  # type: ignore[arg-type]
         done.set()
@@ -90,9 +111,9 @@ async def test_who_hangs_up_does_not_undo_what_was_asked(served: Served) -> None
     _, writer = await wire.dial(served)
     writer.write(wire.request("PUT", http.execution("uid-1"), wanted().to_json()))
     await writer.drain()
-    await asyncio.sleep(0.1)
+    await asyncio.wait_for(begun.wait(), 60)
     await wire.hang_up(writer)
-    await asyncio.wait_for(done.wait(), 2)
+    await asyncio.wait_for(done.wait(), 60)
     assert (await served.agent.get("uid-1")).uid == "uid-1"
 
 
@@ -134,24 +155,28 @@ async def test_a_bug_in_a_running_watch_ends_it_and_tells_nothing(
 
 
 async def test_closing_ends_streams_and_lets_requests_finish(short_folder: Path) -> None:
-    agent = MemoryAgent()
+    agent, begun = MemoryAgent(), asyncio.Event()
     slow = agent.put
 
     async def put(*given: object) -> object:
+        begun.set()
         await asyncio.sleep(0.2)
         return await slow(*given)  # type: ignore[arg-type]
 
     agent.put = put  # type: ignore[method-assign,assignment]
-    server = AgentServer(agent, limits=LIMITS)
+    server = AgentServer(agent, limits=replace(LIMITS, shutdown_seconds=60))
     path = short_folder / "agent.sock"
     await server.listen_unix(path)
     client = HTTPAgent(f"unix://{path}", timeouts=TIMEOUTS)
-    watching = asyncio.create_task(_count(client.watch(0)))
+    changes = client.watch(0)
+    await anext(changes)
     putting = asyncio.create_task(client.put(wanted(), None))
-    await asyncio.sleep(0.1)
+    await begun.wait()
     await server.close()
     assert (await putting).uid == "uid-1"
-    assert await watching > 0
+    async with asyncio.timeout(60):
+        async for _ in changes:
+            continue
     assert not path.exists()
     with pytest.raises(errors.Unavailable):
         await client.get("uid-1")
@@ -159,10 +184,6 @@ async def test_closing_ends_streams_and_lets_requests_finish(short_folder: Path)
         await client.put(wanted(), None)
     assert not isinstance(caught.value, errors.Unconfirmed)
     await client.close()
-
-
-async def _count(changes: AsyncIterator[Change]) -> int:
-    return len([change async for change in changes])
 
 
 def test_a_dead_agents_socket_is_taken_over_and_a_live_ones_is_not(short_folder: Path) -> None:

@@ -61,7 +61,7 @@ async def send(served: Served, raw: bytes, who: str | None = None) -> Answer:
     try:
         writer.write(raw)
         await writer.drain()
-        return await asyncio.wait_for(read_answer(reader), 5)
+        return await asyncio.wait_for(read_answer(reader), 60)
     finally:
         await hang_up(writer)
 

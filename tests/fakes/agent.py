@@ -5,6 +5,7 @@ slow, replaced (another epoch), and it counts what would be sandboxes.
 """
 
 import asyncio
+import contextlib
 from datetime import UTC, datetime, timedelta
 
 from isolet.base import errors
@@ -377,22 +378,23 @@ class FakeAgent:
                 if epoch != self.epoch:
                     yield Change(epoch=self.epoch, sequence=self.sequence)
                     return
+                # What changes while the reader is at this news is news of the next round.
+                newest = max(after, self.sequence)
+                node_changed = getattr(self, "_node_changed", 0) > after
                 news = sorted(
                     (r for r in self.records.values() if r.sequence > after),
                     key=lambda r: r.sequence,
                 )
                 for record in news:
-                    after = record.sequence
-                    yield Change(epoch=epoch, sequence=after, **{KINDS[type(record)]: record})
-                node_changed = getattr(self, "_node_changed", 0) > after
-                after = max(after, self.sequence)
+                    sequence = record.sequence
+                    yield Change(epoch=epoch, sequence=sequence, **{KINDS[type(record)]: record})
+                after = newest
                 yield Change(epoch=epoch, sequence=after, node_changed=node_changed)
                 async with self._bell:
-                    try:
+                    with contextlib.suppress(TimeoutError):
                         async with asyncio.timeout(self.bookmark):
-                            await self._bell.wait()
-                    except TimeoutError:
-                        pass
+                            while self.sequence <= after and self.reachable and epoch == self.epoch:
+                                await self._bell.wait()
         finally:
             self.connections -= 1
 

@@ -41,7 +41,7 @@ def operator_kubeconfig(rights: Kube, tmp_path_factory: pytest.TempPathFactory) 
 @pytest.fixture
 async def world(rights: Kube, operator_kubeconfig: Path, monkeypatch: pytest.MonkeyPatch):
     # Silence is noticed sooner than in earnest; the tests that wait for it would take minutes.
-    monkeypatch.setattr("isolet.plan.node.HEARD_SECONDS", 4.0)
+    monkeypatch.setattr("isolet.plan.node.HEARD_SECONDS", 10.0)
     name = f"op-{uuid.uuid4().hex[:10]}"
     body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
     rights.create(body).must()

@@ -7,6 +7,7 @@ import os
 import time
 import uuid
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,11 @@ from tests.integration.kube import Kube
 from tests.unit.api.objects import a_checkpoint, a_class, a_node, an_execution
 
 NAMESPACE = "isolet-system"
-LEASE = LeaseTimes(duration=6.0, renew=4.5, retry=0.3, request=2.0, heartbeat=4.0)
-LINKS = LinkTimes(account_every=0.5, silence=3.0, backoff=0.05, backoff_cap=0.2)
+LEASE = LeaseTimes(duration=90.0, renew=80.0, retry=0.3, request=5.0, heartbeat=60.0)
+"""Outlives a busy machine. An operator that ends in order hands it over at once."""
+SHORT_LEASE = LeaseTimes(duration=6.0, renew=4.5, retry=0.3, request=2.0, heartbeat=4.0)
+"""For those who wait until it is lost."""
+LINKS = LinkTimes(account_every=0.5, silence=8.0, backoff=0.05, backoff_cap=0.2)
 FINALIZER = "isolet.dev/sandbox"
 
 
@@ -141,20 +145,30 @@ class World:
         answer = await self.call("request", "GET", f"/api/v1/namespaces/{self.namespace}/events")
         return [e for e in answer.must()["items"] if e["involvedObject"]["name"] == name]
 
-    def writes(self, name: str = "hello", *, by: str = "isolet-operator") -> Counter[str]:
-        """What the operator wrote about an object, from the API server's audit log."""
+    async def writes(self, name: str = "hello", *, by: str = "isolet-operator") -> Counter[str]:
+        """What the operator wrote about an object until now, from the API server's audit log."""
+        # A request is answered before its line is written: wait for the line of a later one.
+        mark = f"mark-{uuid.uuid4().hex}"
+        body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": mark}}
+        (await self.call("create", body, self.namespace)).must()
+        await until(lambda: any(ref["name"] == mark for _, ref in self._audited()), "audited")
         found: Counter[str] = Counter()
-        for line in Path(os.environ["ISOLET_AUDIT_LOG"]).read_text().splitlines():
-            entry = json.loads(line)
-            ref = entry.get("objectRef") or {}
-            if entry.get("stage") != "ResponseComplete" or ref.get("namespace") != self.namespace:
-                continue
+        for entry, ref in self._audited():
             if entry.get("userAgent", "").startswith(by):
                 about = str(ref.get("name", ""))
                 if about == name or about.startswith(f"{name}.") or ref["resource"] == "events":
                     sub = f"/{ref['subresource']}" if ref.get("subresource") else ""
                     found[f"{entry['verb']} {ref['resource']}{sub}"] += 1
         return found
+
+    def _audited(self) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+        """Requests that were answered about this namespace's objects, and those objects."""
+        whole, _, _ = Path(os.environ["ISOLET_AUDIT_LOG"]).read_bytes().rpartition(b"\n")
+        for line in whole.splitlines():
+            entry = json.loads(line)
+            ref = {"name": "", **(entry.get("objectRef") or {})}
+            if entry.get("stage") == "ResponseComplete" and ref.get("namespace") == self.namespace:
+                yield entry, ref
 
     # the operator
 
@@ -200,7 +214,7 @@ class World:
             yield operator
         finally:
             stop.set()
-            await asyncio.wait_for(task, 40)
+            await asyncio.wait_for(task, 90)
 
     @contextlib.asynccontextmanager
     async def leader(self, **changes: Any):

@@ -51,7 +51,7 @@ async def test_a_whole_life_in_three_writes_that_outlives_its_execution(world: W
         await world.delete("saved", KIND)
         await world.until_gone("saved", kind=KIND)
         assert agent.records[uid].nothing_left
-    assert world.writes("saved") == {"patch checkpoints": 2, "patch checkpoints/status": 1}
+    assert await world.writes("saved") == {"patch checkpoints": 2, "patch checkpoints/status": 1}
     assert world.exits == []
 
 
@@ -93,7 +93,7 @@ async def test_what_cannot_be_taken_says_so_in_seconds(world: World) -> None:
             "Ready", "False", "torn", kind=KIND, reason="CheckpointFailed", saying="stand still"
         )
         told = await world.until_condition(
-            "Ready", "False", "nothing", kind=KIND, reason="NotFound", seconds=10
+            "Ready", "False", "nothing", kind=KIND, reason="NotFound", seconds=60
         )
         assert "Execution nobody is not there" in told["message"]
         agent.refuse_checkpoint = errors.Refused("no room", reason="CheckpointQuota")
@@ -116,7 +116,7 @@ async def test_one_that_was_taken_goes_when_its_time_is_up(world: World) -> None
         uid = await saved(world, ttlSecondsAfterFinished=1)
         await world.until_gone("saved", kind=KIND)
         assert agent.records[uid].nothing_left
-    assert world.writes("saved")["delete checkpoints"] == 1
+    assert (await world.writes("saved"))["delete checkpoints"] == 1
 
 
 async def test_restore_from_alone_on_the_node_that_has_it(world: World) -> None:
@@ -236,7 +236,7 @@ async def test_a_checkpoint_is_not_deleted_under_a_restore(world: World) -> None
         await until(lambda: copy in target.records, "being restored")
         await world.delete("saved", KIND)
         await world.until_condition(
-            "Ready", "False", "saved", kind=KIND, reason="CheckpointInUse", seconds=20
+            "Ready", "False", "saved", kind=KIND, reason="CheckpointInUse", seconds=60
         )
         assert not source.records[uid].removing
         target.auto = True

@@ -17,7 +17,7 @@ async def test_delete_while_it_waits_for_a_node(world: World) -> None:
         await world.create()
         await world.until_condition("Scheduled", "False", reason="Unschedulable")
         await world.delete()
-        await world.until_gone(seconds=3)
+        await world.until_gone(seconds=60)
 
 
 async def test_delete_while_it_runs_waits_for_the_agents_word(world: World) -> None:
@@ -43,7 +43,7 @@ async def test_delete_while_the_agent_is_away_waits_and_says_how_to_get_out(worl
         await until(lambda: uid in agent.live, "running")
         await agent.lose()
         await world.delete()
-        await world.until_condition("Stalled", "True", saying="outOfService", seconds=30)
+        await world.until_condition("Stalled", "True", saying="outOfService", seconds=60)
         await agent.return_()
         await world.until_gone()
         assert uid not in agent.live

@@ -41,13 +41,13 @@ async def test_a_whole_life_costs_the_operator_an_outcome_and_a_deletion(world: 
         uid = await made(world, "run", agent.name, ttlSecondsAfterFinished=2)
         await handed_over(agent, uid, "run")
         await asyncio.sleep(2)  # two resyncs
-        assert world.writes("run") == {}
+        assert await world.writes("run") == {}
         agent.auto = False
         await agent.end(uid)
         await world.until_condition("Succeeded", "True", "run")
         await until(lambda: uid in agent.removed, "the agent may forget it")
         await world.until_gone("run", uid=uid)
-    assert world.writes("run") == {"patch executions/status": 1, "delete executions": 1}
+    assert await world.writes("run") == {"patch executions/status": 1, "delete executions": 1}
     assert agent.puts == []
     assert world.exits == []
 

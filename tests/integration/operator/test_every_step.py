@@ -15,7 +15,13 @@ import pytest
 from isolet.operator.steps import STEPS
 from isolet.wire.node import Stray
 from tests.integration.operator.harness import NAMESPACE, World, until
-from tests.integration.operator.processes import CONSTANTS, OperatorProcess, served, trap
+from tests.integration.operator.processes import (
+    CONSTANTS,
+    SHORT_LEASE,
+    OperatorProcess,
+    served,
+    trap,
+)
 from tests.unit.api.objects import DROP
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(900)]
@@ -39,7 +45,10 @@ class Supervisor:
             step = self.left[0] if self.left else ""
             noted = self.folder / f"noted-{len(self.deaths)}"
             self.process = OperatorProcess(
-                self.world, self.folder, **(trap(step, noted, "kill") if step else {})
+                self.world,
+                self.folder,
+                lease=SHORT_LEASE,
+                **(trap(step, noted, "kill") if step else {}),
             )
             while self.process.alive:
                 await asyncio.sleep(0.05)

@@ -27,7 +27,7 @@ async def test_a_whole_life_in_at_most_four_writes(world: World) -> None:
         await asyncio.sleep(0.3)
     assert agent.starts == [uid]
     assert world.exits == []
-    writes = world.writes()
+    writes = await world.writes()
     assert writes == {"patch executions": 2, "patch executions/status": 2}
 
 
@@ -43,7 +43,7 @@ async def test_a_short_command_needs_no_write_between_binding_and_outcome(world:
         await until(world.events, "an Event")
         await world.delete()
         await world.until_gone()
-    assert world.writes() == {
+    assert await world.writes() == {
         "patch executions": 2,
         "patch executions/status": 1,
         "create events": 1,
@@ -140,8 +140,8 @@ async def test_a_finished_object_goes_when_its_time_is_up(world: World) -> None:
         await until(lambda: uid in agent.live, "running")
         await agent.end(uid)
         await world.until_condition("Succeeded", "True")
-        await world.until_gone(seconds=10)
-    assert world.writes()["delete executions"] == 1
+        await world.until_gone(seconds=60)
+    assert (await world.writes())["delete executions"] == 1
 
 
 async def test_values_of_secrets_go_to_the_agent_and_nowhere_else(world: World, caplog) -> None:

@@ -18,7 +18,16 @@ async def test_a_node_is_ready_and_stays_unwritten_while_nothing_changes(world: 
     agent = await world.add_node()
     async with world.leader(resync_seconds=1.0):
         await node_condition(world, "Ready", "True", agent.name)
-        version = (await world.get(agent.name, "ExecutionNode"))["metadata"]["resourceVersion"]
+        versions: list[str] = []
+
+        async def settled() -> bool:
+            obj = await world.get(agent.name, "ExecutionNode")
+            versions.append(obj["metadata"]["resourceVersion"])
+            await asyncio.sleep(1)
+            return versions[-2:-1] == versions[-1:]
+
+        await until(settled, "all of it written")
+        version = versions[-1]
         await asyncio.sleep(4)
         obj = await world.get(agent.name, "ExecutionNode")
         assert obj["metadata"]["resourceVersion"] == version
@@ -32,13 +41,13 @@ async def test_a_silent_node_is_unreachable_and_its_work_is_not_given_up(world: 
         uid = await world.create(command=None)
         await world.until_condition("Ready", "True")
         await agent.lose()
-        await node_condition(world, "Ready", "False", agent.name, seconds=30)
-        await world.until_condition("Ready", "Unknown", reason="NodeUnreachable", seconds=30)
+        await node_condition(world, "Ready", "False", agent.name, seconds=60)
+        await world.until_condition("Ready", "Unknown", reason="NodeUnreachable", seconds=60)
         await world.add_node("b")
         await asyncio.sleep(1)
         assert (await world.get())["spec"]["nodeName"] == agent.name
         await agent.return_()
-        await world.until_condition("Ready", "True", seconds=20)
+        await world.until_condition("Ready", "True", seconds=60)
         await node_condition(world, "Ready", "True", agent.name)
         assert [u for a in world.agents.values() for u in a.starts] == [uid]
 
@@ -69,10 +78,10 @@ async def test_drain_and_unschedulable(world: World) -> None:
         drain = {"drain": {"deadlineSeconds": 1, "onDeadline": "Terminate"}}
         await world.patch({"spec": drain}, a.name, "ExecutionNode")
         await world.patch({"spec": {"unschedulable": False}}, b.name, "ExecutionNode")
-        await world.until_condition("Succeeded", "False", seconds=20)
+        await world.until_condition("Succeeded", "False", seconds=60)
         other = await world.create("other")
         await until(lambda: other in b.live, "on b")
-        await node_condition(world, "Drained", "True", a.name, seconds=20)
+        await node_condition(world, "Drained", "True", a.name, seconds=60)
 
 
 async def test_out_of_service_releases_what_is_deleted(world: World) -> None:

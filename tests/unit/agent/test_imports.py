@@ -44,7 +44,7 @@ async def test_it_is_said_and_not_begun_again(error: Exception, reason: str) -> 
     woken = asyncio.Event()
     imports = Imports(context, lambda _: woken.set())
     imports.resolve(record)
-    await asyncio.wait_for(woken.wait(), timeout=30)
+    await asyncio.wait_for(woken.wait(), timeout=60)
     seen = imports.look(record)
     assert not seen.busy
     assert seen.failed is not None

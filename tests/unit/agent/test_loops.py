@@ -18,7 +18,7 @@ async def test_a_loop_that_breaks_off_begins_again(monkeypatch):
         await asyncio.Event().wait()
 
     task = asyncio.create_task(loops.kept(loop))
-    await asyncio.wait_for(third.wait(), 5)
+    await asyncio.wait_for(third.wait(), 60)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task

@@ -47,5 +47,5 @@ async def test_a_tenant_that_stops_what_lets_it_go_on_holds_nobody_up(
     record, engine = a_record(), Engine()
     in_memory = record.with_(spec=replace(record.spec, medium=Medium.MEMORY))
     context: Any = SimpleNamespace(engine=engine)
-    await asyncio.wait_for(Taker(context).thaw(in_memory), timeout=30)
+    await asyncio.wait_for(Taker(context).thaw(in_memory), timeout=60)
     assert engine.asked == 1

@@ -1,4 +1,5 @@
 import asyncio
+import itertools
 
 import pytest
 
@@ -175,8 +176,11 @@ def test_the_end_of_a_process_gives_others_of_its_execution_their_turn(world):
 
 
 async def swept(world):
-    task = asyncio.create_task(world.sweep.run())
-    await asyncio.sleep(0.05)
+    sweep = world.sweep
+    task = asyncio.create_task(sweep.run())
+    async with asyncio.timeout(60):
+        while sweep._wanted.is_set() or sweep._rest or sweep._again:
+            await asyncio.sleep(0.001)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     return world.rung()
@@ -201,17 +205,18 @@ async def test_a_sweep_is_fair_between_namespaces(world):
 async def test_what_was_bound_meanwhile_is_not_swept(world):
     for i in range(4):
         world.put(EXECUTIONS, an_execution(f"x{i}"))
-    world.rung()
-    world.sweep.pause = 0.02
+    rung = []
+
+    def ring(one):
+        rung.append(one)
+        if one == key("x1"):
+            for i in (2, 3):
+                world.index.put(key(f"x{i}"), an_execution(f"x{i}", node="n"))
+
+    world.sweep.ring = ring
     world.sweep.want()
-    task = asyncio.create_task(world.sweep.run())
-    await asyncio.sleep(0.005)
-    for i in (2, 3):
-        world.index.put(key(f"x{i}"), an_execution(f"x{i}", node="n"))
-    await asyncio.sleep(0.06)
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
-    assert world.rung() == [key("x0"), key("x1")]
+    await swept(world)
+    assert rung == [key("x0"), key("x1")]
 
 
 async def test_each_wish_tries_the_head_again_and_the_tail_is_reached_all_the_same(world):
@@ -222,13 +227,15 @@ async def test_each_wish_tries_the_head_again_and_the_tail_is_reached_all_the_sa
     world.sweep.ring = rung.append
     world.sweep.slowest = 0.004
     task = asyncio.create_task(world.sweep.run())
-    for _ in range(20):
-        world.sweep.want()
-        await asyncio.sleep(0.005)
+    async with asyncio.timeout(60):
+        for wishes in itertools.count(1):
+            world.sweep.want()
+            await asyncio.sleep(0.005)
+            counts = {k.name: rung.count(k) for k in rung}
+            if wishes >= 20 and len(counts) == 10:
+                break  # All were looked at though nothing was ever bound.
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
-    counts = {k.name: rung.count(k) for k in rung}
-    assert len(counts) == 10, "all were looked at though nothing was ever bound"
     assert min(counts["x0"], counts["x1"]) > counts["x9"]
 
 

@@ -1,4 +1,5 @@
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -10,9 +11,9 @@ from isolet.plan.model import Absent, Known, Unknown
 from isolet.wire.agent_api import Change
 from isolet.wire.execution import ExecutionObserved, Step
 
-TIMES = LinkTimes(
-    account_every=0.05, request=0.2, snapshot=0.2, silence=0.2, backoff=0.001, backoff_cap=0.002
-)
+TIMES = LinkTimes(account_every=0.05, backoff=0.001, backoff_cap=0.002)
+IMPATIENT = replace(TIMES, request=0.2, snapshot=0.2, silence=0.2)
+"""For those who wait until one of them is over."""
 
 
 def a_record(uid, sequence, step=Step.RECORDED):
@@ -22,7 +23,7 @@ def a_record(uid, sequence, step=Step.RECORDED):
 
 
 class Follower:
-    def __init__(self):
+    def __init__(self, times=TIMES):
         self.agent = FakeAgent(bookmark=0.02)
         self.changed = []
         self.accounted = 0
@@ -33,21 +34,21 @@ class Follower:
             clock=FixedClock(),
             changed=lambda record: self.changed.append((record.uid, record.step)),
             accounted=self._account,
-            times=TIMES,
+            times=times,
         )
 
     def _account(self, name):
         self.accounted += 1
 
     async def until(self, holds):
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while not holds():
                 await asyncio.sleep(0.002)
 
 
 @pytest.fixture
-async def follower():
-    follower = Follower()
+async def follower(request):
+    follower = Follower(getattr(request, "param", TIMES))
     task = asyncio.create_task(follower.link.run())
     yield follower
     task.cancel()
@@ -139,6 +140,7 @@ async def test_an_answer_newer_than_the_snapshot_survives_it():
     assert "u" in follower.link.records
 
 
+@pytest.mark.parametrize("follower", [IMPATIENT], indirect=True)
 async def test_silence_is_taken_for_death(follower):
     await follower.until(lambda: follower.link.synced)
     follower.agent.bookmark = 60
@@ -149,13 +151,15 @@ async def test_silence_is_taken_for_death(follower):
 
 
 async def test_an_idle_node_is_not_accounted_again_and_again(follower):
+    async def asked_again():
+        before = len(follower.agent.calls)
+        await follower.until(lambda: len(follower.agent.calls) > before + 3)
+
     await follower.until(lambda: follower.link.synced)
-    await asyncio.sleep(0.05)
+    await asked_again()
     seen = follower.accounted
-    asked = len(follower.agent.calls)
-    await asyncio.sleep(0.3)
-    assert len(follower.agent.calls) > asked, "asked, "
-    assert follower.accounted == seen, "but it is the same as before"
+    await asked_again()
+    assert follower.accounted == seen, "it is the same as before"
 
 
 async def test_the_stream_is_closed_with_the_link():

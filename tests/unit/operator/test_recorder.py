@@ -142,13 +142,15 @@ async def test_names_at_the_limit():
 async def test_the_loop_wakes_for_a_new_event_while_it_waits_for_an_old_series():
     world = World()
     task = asyncio.create_task(world.recorder.run())
-    world.say("k1")
-    await asyncio.sleep(0.01)
-    world.say("k2")
-    await asyncio.sleep(0.01)
-    world.say("k3", uid="u2")
-    await asyncio.sleep(0.01)
-    assert len(world.events) == 2
+    async with asyncio.timeout(60):
+        world.say("k1")
+        while len(world.events) < 1:
+            await asyncio.sleep(0.001)
+        world.say("k2")
+        await asyncio.sleep(0.01)
+        world.say("k3", uid="u2")
+        while len(world.events) < 2:
+            await asyncio.sleep(0.001)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task

@@ -31,7 +31,7 @@ def cluster():
 )
 async def test_it_starts_once_server_and_rights_are_there(cluster, faults):
     cluster.fail(*faults)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         await run.check_crds(cluster, asyncio.Event())
     assert cluster.faults == []
 
@@ -39,7 +39,7 @@ async def test_it_starts_once_server_and_rights_are_there(cluster, faults):
 async def test_rights_that_never_come_end_it(cluster, monkeypatch):
     monkeypatch.setattr(run, "RIGHTS_PATIENCE", 0.1)
     cluster.fail(*(FORBIDDEN,) * 100)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         with pytest.raises(errors.Refused):
             await run.check_crds(cluster, asyncio.Event())
     assert len(cluster.faults) > 90

@@ -35,7 +35,7 @@ class Reader:
 
     async def is_told(self) -> None:
         """Wait until its stream ends; that is with an error, and says no end."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             with pytest.raises(errors.Unavailable):
                 await self._task
         assert [line for line in self.lines if line.ended] == []
@@ -43,7 +43,7 @@ class Reader:
 
 async def end(node: Node) -> Outcome:
     """Ask as a reader does, again wherever the stream breaks off."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while True:
             with suppress(errors.Unavailable):
                 return await node.outcome()

@@ -1,7 +1,10 @@
 """A witness that shares no code with the agent: it asks the engine through Docker's own client."""
 
+import contextlib
 import json
+import os
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,15 +30,17 @@ class Witness:
     def inspect(self, name: str) -> dict[str, Any]:
         return json.loads(self.docker("inspect", name))[0]
 
-    def containers(self, installation: str) -> list[str]:
-        label = f"label=dev.isolet.installation={installation}"
-        out = self.docker("ps", "-aq", "--no-trunc", "--filter", label)
-        return [i for i in out.splitlines() if "probe" not in self._kind(i)]
-
-    def _kind(self, container: str) -> str:
-        return self.docker(
-            "inspect", "-f", '{{index .Config.Labels "dev.isolet.kind"}}', container, check=False
+    def containers(self, installation: str, *, status: str = "") -> list[str]:
+        """Ids of all, or of those in a state, but the agent's own probes, which come and go."""
+        # In one look: a probe that is gone by a second one would look like something else.
+        out = self.docker(
+            *("ps", "-a", "--no-trunc"),
+            *("--filter", f"label=dev.isolet.installation={installation}"),
+            *(("--filter", f"status={status}") if status else ()),
+            *("--format", '{{.ID}} {{.Label "dev.isolet.kind"}}'),
         )
+        found = [line.partition(" ") for line in out.splitlines()]
+        return [container for container, _, kind in found if kind.strip() != "probe"]
 
     def volumes(self, installation: str) -> list[str]:
         label = f"label=dev.isolet.installation={installation}"
@@ -52,6 +57,20 @@ class Witness:
         )
         events = [json.loads(line) for line in out.splitlines()]
         return [event["Actor"]["Attributes"]["name"] for event in events]
+
+
+def files_below(*folders: Path) -> Iterator[Path]:
+    """Every file there is; a folder that goes while it is looked through has none."""
+    for folder in folders:
+        for place, _, names in os.walk(folder):
+            yield from (path for path in (Path(place, name) for name in names) if path.is_file())
+
+
+def contents_below(*folders: Path) -> Iterator[tuple[Path, bytes]]:
+    """Every file and what is in it; one that goes while it is looked at is none."""
+    for path in files_below(*folders):
+        with contextlib.suppress(FileNotFoundError):
+            yield path, path.read_bytes()
 
 
 def loops_below(folder: Path) -> list[str]:

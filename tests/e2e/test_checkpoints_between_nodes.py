@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.transfer.conftest import KEY, SECRET, free_port, s3_server
+from tests.contract.transfer.conftest import KEY, SECRET, s3_server
 from tests.e2e.checkpoints import (
     a_checkpoint,
     a_restore,
@@ -24,6 +24,7 @@ from tests.e2e.checkpoints import (
 from tests.e2e.looks import eventually, node_is, outcome, scheduled, writes
 from tests.e2e.world import World, condition
 from tests.git_repo import Repo
+from tests.ports import free_port
 
 TREE = """
 mkdir -p tree/deep/er tree/empty && cd tree

@@ -82,7 +82,7 @@ class Front:
         return self.dispatcher.runs[run_id]
 
     async def free(self) -> None:
-        assert await self.book.drained(10)
+        assert await self.book.drained(60)
 
     async def raw(self, data: bytes, *, half_close: bool = False) -> tuple[Any, Any]:
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port)

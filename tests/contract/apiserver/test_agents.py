@@ -87,7 +87,7 @@ def connections(path: Path) -> int:
 
 async def closed(path: Path) -> None:
     """Wait until the server at `path` has none: sooner than one that is idle ends by itself."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(25):
         while connections(path):
             await asyncio.sleep(0.01)
 

@@ -5,7 +5,6 @@ import json
 import logging
 import os
 import signal
-import socket
 
 import aiohttp
 
@@ -15,14 +14,9 @@ from isolet.apiserver.auth import Door, TokenFile
 from isolet.apiserver.settings import Settings
 from tests.contract.apiserver.conftest import BODY, CALLBACK, TOKEN
 from tests.fakes.dispatcher import FakeDispatcher
+from tests.ports import free_port
 
 HEADERS = {"X-Execution-Manager-Token": TOKEN}
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 async def test_admitted_work_is_drained_and_nothing_new_is_taken(tmp_path, monkeypatch) -> None:
@@ -57,7 +51,7 @@ async def test_admitted_work_is_drained_and_nothing_new_is_taken(tmp_path, monke
             assert not serving.done()
             dispatcher.runs["run"].completes()
             assert json.loads(await stream.content.readline())["event_type"] == "completed"
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await serving
     assert dispatcher.closed
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -87,7 +81,7 @@ async def test_a_run_that_does_not_end_in_time_does_not_hold_it_for_ever(
             monkeypatch.setattr(entry.dispatch_budget, "drain", lambda _: 0.01)
             with caplog.at_level(logging.ERROR):
                 stop.set()
-                async with asyncio.timeout(10):
+                async with asyncio.timeout(60):
                     await serving
     assert "did not end in time" in caplog.text
     dispatcher.runs["run"].completes()

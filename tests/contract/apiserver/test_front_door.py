@@ -39,6 +39,7 @@ async def test_a_queued_dispatch_has_its_own_mode(front: Front) -> None:
     assert run.dispatch.mode is Mode.CALLBACK_QUEUED
     run.completes()
     await asked
+    await front.free()
     for path, value in (("/execute", "yes"), ("/execute/stream", "true")):
         async with front.post(path, headers={**headers, HEADER_QUEUED: value}) as answer:
             assert answer.status == 400
@@ -362,10 +363,10 @@ async def test_a_reader_that_stalls_is_cut_off_and_the_run_goes_on(tmp_path) -> 
 
 
 async def test_a_long_run_is_not_cut_by_the_time_for_a_head(tmp_path) -> None:
-    front = await Front(tmp_path, head_seconds=0.05).start()
+    front = await Front(tmp_path, head_seconds=2).start()
     asked = asyncio.create_task(_json(front))
     run = await front.begun()
-    await asyncio.sleep(0.2)
+    await asyncio.sleep(3)
     assert not asked.done()
     run.completes()
     assert (await asked)[0] == 200
@@ -431,6 +432,7 @@ async def test_cancelling(front: Front) -> None:
         body = await answer.json()
     assert body == {"run_id": "run", "terminated": True, "containers_removed": 1}
     assert (await asked)[0] == 502
+    await front.free()
     async with front.http.delete("/execute/ahead", headers=headers) as answer:
         assert (await answer.json())["containers_removed"] == 0
     async with front.post(body={**BODY, "run_id": "ahead"}) as answer:

@@ -10,6 +10,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 from isolet.base import errors
@@ -27,11 +28,16 @@ def start(folder: Path) -> subprocess.Popen[bytes]:
     """A warm slot: its runner waits at its input, which stays open until somebody closes it."""
     folder.mkdir(parents=True)
     os.mkfifo(folder / "stdin")
-    return subprocess.Popen(
+    holder = subprocess.Popen(
         ["/bin/sh", "-c", _HOLDER, sys.executable, str(RUNTIME)],
         cwd=folder,
         start_new_session=True,
     )
+    said, until = folder / "stdout", time.monotonic() + 60
+    while not (said.exists() and said.read_bytes() == READY and (folder / "pid").exists()):
+        assert time.monotonic() < until, "the runner does not get ready"
+        time.sleep(LOOK)
+    return holder
 
 
 _HOLDER = """
@@ -85,7 +91,7 @@ class ProcessSlot:
     async def destroy(self) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(int((self.folder / "pid").read_text()), signal.SIGKILL)
-        await asyncio.wait_for(self.exit(), 10)
+        await asyncio.wait_for(self.exit(), 60)
 
     async def conclude(self, outcome: Outcome) -> None:
         aside = self._concluded.with_suffix(f".{os.getpid()}")

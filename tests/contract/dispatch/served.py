@@ -1,6 +1,6 @@
 """An agent's dispatch as a process of its own, for tests that kill it.
 
-    python -m tests.contract.dispatch.served <folder> run|cancel|resume
+    python -m tests.contract.dispatch.served <folder> run|cancel|resume [<startup seconds>]
 
 `run` begins a run and follows it to its end, `cancel` ends it once it has said something, `resume`
 takes up what an earlier one left. What it was told is written to stdout, a line each, at once.
@@ -18,17 +18,17 @@ from tests.contract.dispatch.process_slots import ProcessSlots
 from tests.dispatches import CLASS, a_run
 
 UID = "run-1"
-BUDGETS = Budgets(startup_seconds=2, execution_seconds=60)
 
 
-async def main(folder: Path, what: str) -> None:
+async def main(folder: Path, what: str, startup: int = 60) -> None:
     slots = ProcessSlots(folder)
     service = DispatchService(slots, Spools(folder / "spool"), SystemClock(), boot_id="boot")
     await service.recover()
     document = (folder / "document").read_bytes()
     if what != "resume":
         kept = await service.reserve(ReserveRequest(class_name=CLASS))
-        wanted = a_run(document, UID, run_id="run", budgets=BUDGETS)
+        budgets = Budgets(startup_seconds=startup, execution_seconds=60)
+        wanted = a_run(document, UID, run_id="run", budgets=budgets)
         await service.begin(kept, wanted, document)
     if what == "resume" and UID not in service._runs:
         for task in list(service._tasks.values()):
@@ -41,4 +41,4 @@ async def main(folder: Path, what: str) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(Path(sys.argv[1]), sys.argv[2]))
+    asyncio.run(main(Path(sys.argv[1]), sys.argv[2], *map(int, sys.argv[3:])))

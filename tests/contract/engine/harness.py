@@ -75,7 +75,7 @@ class Bench:
         await self.engine.start(container_id)
         return container_id
 
-    async def ended(self, container_id, within=20.0):
+    async def ended(self, container_id, within=60.0):
         """The container, once it has ended."""
         async with asyncio.timeout(within):
             while True:
@@ -159,7 +159,8 @@ class RealBench(Bench):
         self.proxy = proxy
         self.socket = environment("ISOLET_DOCKER_SOCKETS").split()[0]
         self.image = environment("ISOLET_IMAGE_SHELL")
-        limits = api.Timeouts(connect=1.0, read=2.0, change=3.0, remove=6.0) if proxy else None
+        # Some wait until one of them is over; a busy engine keeps within them all the same.
+        limits = api.Timeouts(read=6.0, change=12.0, remove=15.0) if proxy else None
         self.engine = docker.DockerEngine(
             proxy.listen if proxy else self.socket,
             installation=self.installation,

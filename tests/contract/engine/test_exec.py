@@ -50,7 +50,7 @@ async def test_input_of_any_size_goes_through_cat(bench, container_id, size):
             await stream.write(BIG[:size])
             await stream.close_stdin()
 
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             got, _ = await asyncio.gather(collect(stream), feed())
     assert got == {OUT: BIG[:size], ERR: b""}
     assert await code_of(bench, stream.id) == 0
@@ -69,7 +69,7 @@ async def test_a_program_that_reads_only_the_start_still_has_its_output(bench, c
                 await stream.write(b"first\n" + BIG)
                 await stream.close_stdin()
 
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(60):
                 got, _ = await asyncio.gather(collect(stream), feed())
         assert got == {OUT: b"first\n", ERR: b""}
         assert await code_of(bench, stream.id) == 0
@@ -100,11 +100,15 @@ async def test_user_and_folder(real):
 
 async def test_work_goes_on_when_its_client_leaves(bench, container_id):
     async def program(process):
+        await process.print(b"on\n")
         await asyncio.sleep(0.2)
         return 5
 
-    async with run(bench, container_id, bench.shell("sleep 1; exit 5", program)) as stream:
+    command = bench.shell("echo on; sleep 3; exit 5", program)
+    async with run(bench, container_id, command) as stream:
         exec_id = stream.id
+        async for _ in stream.output():
+            break
     assert (await bench.engine.inspect_exec(exec_id)).running
     assert await code_of(bench, exec_id) == 5
 

@@ -138,7 +138,7 @@ class Writer:
         while time.monotonic() < timer:
             head += os.read(self.process.stdout.fileno(), 65536)
         self.process.send_signal(signal.SIGKILL)
-        out = head + self.process.communicate(timeout=30)[0]
+        out = head + self.process.communicate(timeout=60)[0]
         lines = [line.split() for line in out.decode().split("\n")[:-1]]
         return [(kind, uid, int(revision), int(n)) for kind, uid, revision, n in lines]
 

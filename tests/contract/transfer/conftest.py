@@ -22,6 +22,7 @@ from tests.contract.client.harness import LIMITS, NODE
 from tests.contract.client.memory import MemoryAgent
 from tests.contract.client.memory_checkpoints import NOON
 from tests.contract.transfer.copy import UID, make
+from tests.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[3]
 KEY, SECRET = "isolet-test", "isolet-test-secret-k7Qp"
@@ -61,12 +62,6 @@ async def nodes(tmp_path: Path, certificates: Path) -> AsyncIterator[Nodes]:
     files = TLSFiles.in_folder(certificates / "node-2")
     yield Nodes(second, first, restore, agent, port, files)
     await server.close()
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
 
 
 def wait_for(port: int, process: "subprocess.Popen[bytes]") -> None:

@@ -14,8 +14,9 @@ from isolet.base import errors
 from isolet.plan import reasons
 from isolet.wire.checkpoint import MAX_MANIFEST_BYTES, Part
 from isolet.wire.restore import RestoreFrom, StoreCopy
-from tests.contract.transfer.conftest import Nodes, Server, free_port
+from tests.contract.transfer.conftest import Nodes, Server
 from tests.contract.transfer.copy import UID, contents
+from tests.ports import free_port
 
 PACE = Pace(grace_seconds=30, tries=3, pause_seconds=0.01)
 HASTE = Pace(grace_seconds=0.5, bytes_per_second=1 << 30, tries=2, pause_seconds=0.01)

@@ -64,7 +64,7 @@ def _run(
     file.write_bytes(script.build(launch))
     env = {"PATH": path, "HOME": "/root", "HOSTNAME": "h", **(image_env or {})}
     return subprocess.run(
-        [*shell, str(file)], input=stdin, capture_output=True, env=env, timeout=30, check=False
+        [*shell, str(file)], input=stdin, capture_output=True, env=env, timeout=60, check=False
     )
 
 
@@ -302,7 +302,7 @@ def test_the_program_replaces_the_shell(shell: list[str], tmp_path: Path) -> Non
     file = tmp_path / "launch"
     file.write_bytes(script.build(script.Launch(argv=argv, cwd="/", nonce=NONCE)))
     process = subprocess.Popen([*shell, str(file)], stdout=subprocess.PIPE)
-    out, _ = process.communicate(timeout=30)
+    out, _ = process.communicate(timeout=60)
     assert out.splitlines()[1] == str(process.pid).encode()
     assert process.returncode == -15
 
@@ -315,7 +315,7 @@ def test_a_session_sleeps(shell: list[str], tmp_path: Path) -> None:
     assert process.stdout is not None
     assert process.stdout.readline() == f"{NONCE} started\n".encode()
     process.kill()
-    process.communicate(timeout=30)
+    process.communicate(timeout=60)
 
 
 def test_one_that_is_told_to_wait_begins_once_its_file_is_there(
@@ -346,7 +346,7 @@ def others():
             yield parent, words
 program = subprocess.Popen(sys.argv[1:], stdout=subprocess.PIPE)
 assert program.stdout.readline().endswith(b" started\\n")
-late = time.monotonic() + 20
+late = time.monotonic() + 40
 while len(before := list(others())) < 2 and time.monotonic() < late:
     time.sleep(0.01)
 assert sorted(parent == 1 for parent, _ in before) == [False, True], before
@@ -364,12 +364,12 @@ def test_the_guard_is_nobodys_child_and_ends_by_itself(shell: list[str], tmp_pat
     """PID 1 of a namespace is safe from its own members here, not under gVisor (test_guard)."""
     argv = ("/bin/sleep", "60")
     file = tmp_path / "launch"
-    launch = script.Launch(argv=argv, cwd="/", nonce=NONCE, guard_seconds=1)
+    launch = script.Launch(argv=argv, cwd="/", nonce=NONCE, guard_seconds=4)
     file.write_bytes(script.build(launch))
     done = subprocess.run(
         [*ALONE, sys.executable, "-c", PROBE, *shell, str(file)],
         capture_output=True,
-        timeout=30,
+        timeout=60,
         check=False,
         env={"PATH": "/usr/bin:/bin"},
     )
@@ -418,7 +418,7 @@ def test_a_runner_gets_its_document_and_then_the_end(
         if not held_open:
             running.stdin.close()
         assert running.stdout.read() == repr(document).encode()
-        assert running.wait(30) == 0
+        assert running.wait(60) == 0
         assert running.stderr is not None
         assert b"noise" not in running.stderr.read()
 
@@ -435,7 +435,7 @@ def test_half_a_document_ends_with_the_input_and_never_looks_whole(
         input=script.line(b'{"a":1}\n')[:-3],
         capture_output=True,
         env={"PATH": f"{bin_dir}:{os.environ['PATH']}"},
-        timeout=30,
+        timeout=60,
         check=False,
     )
     assert done.stdout.endswith(b"""b'{"a":'""")

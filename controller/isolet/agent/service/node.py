@@ -149,16 +149,22 @@ class Node:
     async def _find_strays(self) -> list[Stray]:
         context = self._context
         mine = {names.LABEL_INSTALLATION: context.installation}
-        known = {record.place for record in await context.store.list()}
+        # What is made meanwhile has a record afterwards, and what goes meanwhile had one before.
+        known = await self._places()
+        containers = await context.engine.containers(mine)
+        volumes = await context.engine.volumes(mine)
+        disks = await context.disks.list()
+        copies = context.checkpoints.list()
+        known |= await self._places()
         now = context.clock.now()
         found = []
-        for container in await context.engine.containers(mine):
+        for container in containers:
             age = (now - container.created_at).total_seconds()
             if container.labels.get(names.LABEL_KIND) == "probe":
                 await self._clear_probe(container.id, age)
             elif container.labels.get(names.LABEL_UID) not in known:
                 found.append(_stray("container", container.name, container.labels, age))
-        for volume in await context.engine.volumes(mine):
+        for volume in volumes:
             if volume.labels.get(names.LABEL_UID) not in known:
                 age = (now - volume.created_at).total_seconds() if volume.created_at else 0.0
                 found.append(_stray("volume", volume.name, volume.labels, age))
@@ -166,14 +172,18 @@ class Node:
             Stray(
                 kind="disk", name=disk.uid, uid=disk.uid, age_seconds=now.timestamp() - disk.made_at
             )
-            for disk in await context.disks.list()
+            for disk in disks
             if disk.uid not in known
         )
-        for uid in context.checkpoints.list():
+        for uid in copies:
             if uid not in known:
                 age = now.timestamp() - context.checkpoints.made_at(uid)
                 found.append(Stray(kind="checkpoint", name=uid, uid=uid, age_seconds=age))
         return found
+
+    async def _places(self) -> set[str]:
+        """The ids under which something may lie here."""
+        return {record.place for record in await self._context.store.list()}
 
     async def _clear_probe(self, container_id: str, age: float) -> None:
         if age > STRAY_PROBE_SECONDS:

@@ -30,6 +30,9 @@ JSON = "application/json"
 FAREWELL_SECONDS = 3.0
 """A server that is busy for longer is not waited for."""
 _WRITES = frozenset({"POST", "PUT", "PATCH", "DELETE"})
+_LEFT_OPEN = frozenset({500, 502, 504})
+"""Of a write they say nothing. An API server whose etcd dies under it answers 500, and some of what
+it says so of is stored (docs/measured.md)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,7 +221,10 @@ class KubeCluster:
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             kind = errors.Unconfirmed if method in _WRITES else errors.Unavailable
             raise kind(f"API server: {method} {path}: {type(error).__name__} {error}") from error
-        return _answer(response.status, response.headers, data)
+        except config.ConfigException as error:
+            # The token's file, which is read again every minute, is just being replaced.
+            raise errors.Unavailable(f"no access to the API server: {error}") from error
+        return _answer(response.status, response.headers, data, write=method in _WRITES)
 
 
 async def kopf_session(access: Access) -> Session:
@@ -279,20 +285,26 @@ def _path(kind: Kind, namespace: str = "", name: str = "", subresource: str = ""
     return "/".join([root, *(quote(part, safe="") for part in parts if part)])
 
 
-def _answer(status: int, headers: Mapping[str, str], data: bytes) -> Object:
+def _answer(
+    status: int, headers: Mapping[str, str], data: bytes, *, write: bool = False
+) -> Object:
     try:
         body: Object = json.loads(data) if data else {}
     except ValueError:
         body = {"message": data[:200].decode(errors="replace")}
     if status < 300:
         return body
-    raise _error(status, headers, body)
+    raise _error(status, headers, body, write=write)
 
 
-def _error(status: int, headers: Mapping[str, str], body: Object) -> errors.IsoletError:
+def _error(
+    status: int, headers: Mapping[str, str], body: Object, *, write: bool
+) -> errors.IsoletError:
     """The API server's Status as one of our errors, told apart by code alone."""
     message = str(body.get("message") or f"HTTP {status}")
     reason = str(body.get("reason") or "") or None
+    if write and status in _LEFT_OPEN:
+        return errors.Unconfirmed(message, reason=reason)
     match status:
         case 404:
             return errors.NotFound(message, reason=reason)
@@ -304,9 +316,6 @@ def _error(status: int, headers: Mapping[str, str], body: Object) -> errors.Isol
             return errors.Invalid(message, reason=reason)
         case 401 | 403:
             return errors.Refused(message, reason=reason)
-        case 504:
-            # The server gave up waiting for itself; a write may still be applied.
-            return errors.Unconfirmed(message, reason=reason)
         case _:
             return errors.Unavailable(message, reason=reason, retry_after=_seconds(headers))
 

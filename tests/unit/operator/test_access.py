@@ -1,8 +1,12 @@
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+from kubernetes.aio.client import Configuration
+from kubernetes.aio.config import ConfigException
 
 from isolet.base import errors
 from isolet.operator import cluster
-from isolet.operator.cluster import Access
+from isolet.operator.cluster import Access, KubeCluster
 from isolet.operator.kube import CRDS, EVENTS, EXECUTIONS, LEASES
 
 
@@ -40,7 +44,7 @@ def test_paths(arguments, want):
         (429, errors.Unavailable),
         (500, errors.Unavailable),
         (503, errors.Unavailable),
-        (504, errors.Unconfirmed),
+        (504, errors.Unavailable),
         (302, errors.Unavailable),
     ],
 )
@@ -51,6 +55,59 @@ def test_errors_are_told_apart_by_code(status, kind):
     assert caught.value.message == "m"
     if kind is errors.Unavailable:
         assert caught.value.retry_after == 7.0
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [
+        (409, errors.Conflict),
+        (429, errors.Unavailable),
+        (500, errors.Unconfirmed),
+        (502, errors.Unconfirmed),
+        (503, errors.Unavailable),
+        (504, errors.Unconfirmed),
+    ],
+)
+def test_a_write_of_which_the_answer_says_nothing_may_have_been_made(status, kind):
+    with pytest.raises(kind) as caught:
+        cluster._answer(status, {}, b'{"message": "m", "reason": "R"}', write=True)
+    assert (type(caught.value), caught.value.reason) == (kind, "R")
+
+
+@pytest.mark.parametrize("write", [False, True], ids=["read", "write"])
+async def test_what_an_api_server_says_whose_etcd_dies(write):
+    async def answer(_request):
+        text = "rpc error: code = Unavailable desc = error reading from server: EOF"
+        return web.json_response({"message": text}, status=500)
+
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", answer)
+    async with TestServer(app) as server:
+        api = await connected(str(server.make_url("")).rstrip("/"))
+        with pytest.raises(errors.Unavailable) as caught:
+            if write:
+                await api.create(EXECUTIONS, "ns", {"metadata": {"name": "a"}})
+            else:
+                await api.get(EXECUTIONS, "ns", "a")
+        await api.close()
+    assert isinstance(caught.value, errors.Unconfirmed) is write
+
+
+async def test_a_token_that_cannot_be_read_just_now_is_a_passing_trouble():
+    def torn(_configuration):
+        raise ConfigException("Token file exists but empty.")
+
+    api = await connected("http://127.0.0.1:1", hook=torn)
+    with pytest.raises(errors.Unavailable, match="exists but empty") as caught:
+        await api.create(EXECUTIONS, "ns", {"metadata": {"name": "a"}})
+    await api.close()
+    assert type(caught.value) is errors.Unavailable, "nothing was sent"
+
+
+async def connected(host, hook=None):
+    settings = Configuration(host=host, api_key={"BearerToken": "bearer t"})
+    settings.refresh_api_key_hook = hook
+    return KubeCluster(settings, "test", 10.0)
 
 
 def test_an_answer_that_is_no_json():

@@ -15,14 +15,16 @@ from typing import Any
 
 import pydantic
 
-from isolet.api import conditions, meta, reasons
+from isolet.api import conditions, reasons
+from isolet.apiserver import objects
 from isolet.apiserver.admission import Dispatch
 from isolet.apiserver.agents import Agents
 from isolet.apiserver.binding import BindingKey
 from isolet.apiserver.dispatcher import NO_CAPACITY, RUN_ID_USED, Cancelled, told
 from isolet.apiserver.nodes import Node, Nodes, read
+from isolet.apiserver.objects import LABEL_AHEAD, object_name
 from isolet.apiserver.served import Served, key_in
-from isolet.base import errors, log, names
+from isolet.base import errors, log
 from isolet.operator.kube import (
     CLASSES,
     EXECUTIONS,
@@ -31,7 +33,6 @@ from isolet.operator.kube import (
     Object,
     Precondition,
 )
-from isolet.plan import dispatch_budget
 from isolet.wire.dispatch import (
     Budgets,
     DispatchAPI,
@@ -42,8 +43,8 @@ from isolet.wire.dispatch import (
 )
 from isolet.wire.execution import Outcome
 
-LABEL_AHEAD = f"{meta.GROUP}/cancelled-ahead"
-NAME_PREFIX = "run-"
+_LOOKS = 3
+"""How often a cancellation looks at a run whose object comes or goes meanwhile."""
 _STALE = 12
 """Refreshes that may fail before the front door is not ready any more."""
 _log = log.get("apiserver")
@@ -106,7 +107,7 @@ class KubernetesDispatcher:
         """See Dispatcher."""
         node, slot = await self._slot()
         name = object_name(dispatch.run_id)
-        body = self._object(name, dispatch, node.name)
+        body = objects.of_run(self._class, dispatch, node.name)
         try:
             made = await self._cluster.create(EXECUTIONS, self._target.namespace, body)
         except errors.IsoletError as error:
@@ -115,9 +116,8 @@ class KubernetesDispatcher:
             raise _not_made(error) from error
         uid = str(made["metadata"]["uid"])
         wanted = self._wanted(uid, name, dispatch)
-        return ReservedRun(
-            self, Run(dispatch.run_id, uid, node, self), slot, wanted, dispatch.document
-        )
+        run = Run(dispatch.run_id, uid, node, self)
+        return ReservedRun(self, run, made, slot, wanted, dispatch.document)
 
     async def find(self, run_id: str) -> "Run":
         """See Dispatcher."""
@@ -131,14 +131,21 @@ class KubernetesDispatcher:
 
     async def cancel(self, run_id: str) -> Cancelled:
         """See Dispatcher."""
-        name = object_name(run_id)
+        for _ in range(_LOOKS):
+            found = await self._cancelled(run_id, object_name(run_id))
+            if found is not None:
+                return found
+        raise errors.Unavailable("the run comes and goes; ask again", reason="Unconfirmed")
+
+    async def _cancelled(self, run_id: str, name: str) -> Cancelled | None:
+        """What came of it; None: its object came or went meanwhile, so one has to look again."""
         try:
             found = await self._get(name)
         except errors.NotFound:
             try:
-                return await told(self._cancel_ahead(run_id, name))
+                return await told(self._cancel_ahead(run_id))
             except errors.Conflict:
-                found = await self._get(name)
+                return None
         if _condition(found, conditions.FINISHED).get("status") == "True":
             return Cancelled(confirmed=True)
         try:
@@ -150,14 +157,29 @@ class KubernetesDispatcher:
             await self._ask_for_the_end(name)
             return Cancelled(confirmed=False)
         if not answer.known:
-            return Cancelled(confirmed=True)
+            return await self._kept(run.uid, name)
         ended = answer.dispatch is not None and answer.dispatch.outcome is not None
         return Cancelled(confirmed=ended, removed=1 if ended else 0)
 
-    async def forget(self, uid: str, name: str) -> None:
-        """Take back the object of a run that was certainly not begun."""
-        namespace = self._target.namespace
-        await self._cluster.delete(EXECUTIONS, namespace, name, Precondition(uid=uid))
+    async def _kept(self, uid: str, name: str) -> Cancelled | None:
+        """Confirm the end of a run that was not begun, once its object says so too.
+
+        Whoever made it may be about to take it back, and would have the run tried again.
+        """
+        try:
+            kept = await told(self._ask_for_the_end(name))
+        except (errors.NotFound, errors.Conflict):
+            return None
+        return Cancelled(confirmed=True) if kept["metadata"]["uid"] == uid else None
+
+    async def forget(self, made: Object) -> None:
+        """Take back the object of a run that was certainly not begun.
+
+        Raises Conflict: it is not as it was made, so somebody was told that the run has ended.
+        """
+        found = made["metadata"]
+        only_if = Precondition(uid=found["uid"], version=found["resourceVersion"])
+        await self._cluster.delete(EXECUTIONS, self._target.namespace, found["name"], only_if)
 
     async def lost(self, run: "Run") -> Outcome | None:
         """The outcome of a run whose node is gone for good; None where its agent may come back.
@@ -200,22 +222,6 @@ class KubernetesDispatcher:
                 return node, slot
         raise errors.Unavailable("no slot is ready", reason=NO_CAPACITY)
 
-    def _object(self, name: str, dispatch: Dispatch, node: str | None) -> Object:
-        spec: dict[str, Any] = {
-            "className": self._target.class_name,
-            "workspace": {"medium": self._class.medium},
-            "dispatch": {
-                "runID": dispatch.run_id,
-                "mode": dispatch.mode.value,
-                "payloadDigest": dispatch.digest,
-                "payloadBytes": len(dispatch.document),
-            },
-            "ttlSecondsAfterFinished": dispatch_budget.replay_fence(self._class.budgets),
-        }
-        if node is not None:
-            spec["nodeName"] = node
-        return {"metadata": {"name": name}, "spec": spec}
-
     def _wanted(self, uid: str, name: str, dispatch: Dispatch) -> DispatchWanted:
         return DispatchWanted(
             uid=uid,
@@ -242,33 +248,21 @@ class KubernetesDispatcher:
             raise errors.Unavailable(f"node {name} is not known", reason="NodeUnreachable")
         return Run(run_id, str(found["metadata"]["uid"]), node, self)
 
-    async def _cancel_ahead(self, run_id: str, name: str) -> Cancelled:
+    async def _cancel_ahead(self, run_id: str) -> Cancelled:
         """Take the run's name, so that nobody can begin it. Raises Conflict: it has just begun."""
         if self._ahead >= self._target.cancelled_ahead:
             raise errors.Unavailable(
                 f"{self._ahead} unknown runs are cancelled already", reason="TooManyCancellations"
             )
-        spec = {
-            "className": self._target.class_name,
-            "workspace": {"medium": self._class.medium},
-            "dispatch": {
-                "runID": run_id,
-                "mode": "callback",
-                "payloadDigest": names.digest(b""),
-                "payloadBytes": 1,
-            },
-            "desiredState": "Terminated",
-            "ttlSecondsAfterFinished": dispatch_budget.cancel_fence(self._class.budgets),
-        }
-        body = {"metadata": {"name": name, "labels": {LABEL_AHEAD: "true"}}, "spec": spec}
+        body = objects.of_cancelled_ahead(self._class, run_id)
         self._ahead += 1  # Before it is made: many may come at once.
         await self._cluster.create(EXECUTIONS, self._target.namespace, body)
         return Cancelled(confirmed=True)
 
-    async def _ask_for_the_end(self, name: str) -> None:
+    async def _ask_for_the_end(self, name: str) -> Object:
         """Have the operator end it once its node is heard again."""
         body = {"metadata": {}, "spec": {"desiredState": "Terminated"}}
-        await self._cluster.patch(EXECUTIONS, self._target.namespace, name, body)
+        return await self._cluster.patch(EXECUTIONS, self._target.namespace, name, body)
 
     # What is read every few seconds
 
@@ -359,6 +353,7 @@ class ReservedRun:
 
     owner: KubernetesDispatcher
     run: Run
+    made: Object
     slot: Reservation
     wanted: DispatchWanted
     document: bytes
@@ -372,16 +367,13 @@ class ReservedRun:
         except errors.IsoletError as error:
             # Certainly not begun. Its name is given free, for it may be tried again.
             try:
-                await self.owner.forget(self.run.uid, self.wanted.name)
+                await self.owner.forget(self.made)
+            except errors.Conflict:
+                raise errors.Conflict("the run was cancelled", reason=RUN_ID_USED) from error
             except errors.IsoletError as problem:
                 raise errors.Unconfirmed("the run's object is left") from problem
             raise errors.Unavailable("the slot was not given", reason=error.reason) from error
         return self.run
-
-
-def object_name(run_id: str) -> str:
-    """The one name that a run's object may have in its namespace."""
-    return NAME_PREFIX + names.short_digest("run", run_id)
 
 
 def _condition(found: Object, kind: str) -> dict[str, Any]:
@@ -393,7 +385,8 @@ def _not_made(error: errors.IsoletError) -> errors.IsoletError:
     """What it means that the object could not be made."""
     if isinstance(error, errors.Unconfirmed):
         return error
-    if isinstance(error, errors.Conflict):
+    # There are other conflicts, such as that of a quota which many objects are counted against.
+    if isinstance(error, errors.Conflict) and error.reason == "AlreadyExists":
         return errors.Conflict("the run was here before, or was cancelled", reason=RUN_ID_USED)
     _log.warning("an Execution is not taken", extra={"why": error.message})
     return errors.Unavailable("the API server does not take it", reason=error.reason)

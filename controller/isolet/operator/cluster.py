@@ -285,9 +285,7 @@ def _path(kind: Kind, namespace: str = "", name: str = "", subresource: str = ""
     return "/".join([root, *(quote(part, safe="") for part in parts if part)])
 
 
-def _answer(
-    status: int, headers: Mapping[str, str], data: bytes, *, write: bool = False
-) -> Object:
+def _answer(status: int, headers: Mapping[str, str], data: bytes, *, write: bool = False) -> Object:
     try:
         body: Object = json.loads(data) if data else {}
     except ValueError:

@@ -126,8 +126,9 @@ class Cluster(Protocol):
 
     Errors: NotFound (404), Conflict (409, or 410 with reason `Expired`), Invalid (400, 422),
     Refused (401, 403), Unavailable (429, 5xx, no connection); Unconfirmed when a write was sent and
-    no answer came, or one that says nothing of it (500, 502, 504). Every patch and replace of an existing object carries a resource version, so
-    that repeating one is safe: it was either applied, and conflicts, or it was not.
+    no answer came, or one that says nothing of it (500, 502, 504). Every patch and replace of an
+    existing object carries a resource version, so that repeating one is safe: it was either
+    applied, and conflicts, or it was not.
     """
 
     async def get(self, kind: Kind, namespace: str, name: str) -> Object:

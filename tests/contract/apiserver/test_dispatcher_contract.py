@@ -280,6 +280,77 @@ async def test_a_cancellation_between_reservation_and_document_wins(cluster: InA
     assert cluster.free() == 2
 
 
+async def test_a_run_that_is_cancelled_while_its_object_is_taken_back_is_never_begun(
+    cluster: InACluster,
+) -> None:
+    delete, answers = cluster.cluster.delete, []
+
+    async def cancelled_first(*args):
+        cluster.cluster.delete = delete
+        answers.append(await cluster.dispatcher.cancel("run"))
+        await delete(*args)
+
+    reserved = await cluster.dispatcher.reserve(dispatch())
+    for slots in cluster.slots.values():
+        slots.reserved.clear()
+    cluster.cluster.delete = cancelled_first
+    with pytest.raises(errors.Conflict) as found:
+        await reserved.commit()
+    assert (answers[0].confirmed, found.value.reason) == (True, "RunIdUsed")
+    with pytest.raises(errors.Conflict):
+        await cluster.dispatcher.reserve(dispatch())
+
+
+async def test_a_run_whose_object_is_taken_back_while_it_is_cancelled_is_never_begun(
+    cluster: InACluster,
+) -> None:
+    reserved = await cluster.dispatcher.reserve(dispatch())
+    for slots in cluster.slots.values():
+        slots.reserved.clear()
+    for client in cluster.clients.values():
+        client.cancel = _then(client, "cancel", reserved.commit)
+    assert (await cluster.dispatcher.cancel("run")).confirmed
+    kept = cluster.cluster.objects["Execution", "runs", object_name("run")]
+    assert kept["metadata"]["labels"] == {LABEL_AHEAD: "true"}
+    with pytest.raises(errors.Conflict):
+        await cluster.dispatcher.reserve(dispatch())
+
+
+def _then(owner, name: str, other):
+    """The owner's method, once: then the other call, which is not given its error."""
+    method = getattr(owner, name)
+
+    async def both(*args):
+        setattr(owner, name, method)
+        answer = await method(*args)
+        with suppress(errors.IsoletError):
+            await other()
+        return answer
+
+    return both
+
+
+async def test_a_cancellation_that_meets_an_object_which_comes_and_goes_looks_again(
+    cluster: InACluster,
+) -> None:
+    cluster.cluster.fail(None, errors.Conflict("it exists", reason="AlreadyExists"))
+    assert (await cluster.dispatcher.cancel("run")).confirmed
+    with pytest.raises(errors.Conflict):
+        await cluster.dispatcher.reserve(dispatch())
+    taken = errors.Conflict("it exists", reason="AlreadyExists")
+    cluster.cluster.fail(*(None, taken) * 3)
+    with pytest.raises(errors.Unavailable):
+        await cluster.dispatcher.cancel("another")
+
+
+async def test_only_an_object_that_is_there_says_that_the_run_was_here(cluster: InACluster) -> None:
+    cluster.cluster.fail(errors.Conflict("the quota has been modified", reason="Conflict"))
+    with pytest.raises(errors.Unavailable) as found:
+        await cluster.dispatcher.reserve(dispatch())
+    assert not isinstance(found.value, errors.Unconfirmed)
+    await admitted(cluster)
+
+
 async def test_cancellations_ahead_are_bounded_in_number(cluster: InACluster) -> None:
     for number in range(3):
         await cluster.dispatcher.cancel(f"run-{number}")

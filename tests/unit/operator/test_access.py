@@ -84,11 +84,10 @@ async def test_what_an_api_server_says_whose_etcd_dies(write):
     app.router.add_route("*", "/{path:.*}", answer)
     async with TestServer(app) as server:
         api = await connected(str(server.make_url("")).rstrip("/"))
+        body = {"metadata": {"name": "a"}}
+        call = api.create(EXECUTIONS, "ns", body) if write else api.get(EXECUTIONS, "ns", "a")
         with pytest.raises(errors.Unavailable) as caught:
-            if write:
-                await api.create(EXECUTIONS, "ns", {"metadata": {"name": "a"}})
-            else:
-                await api.get(EXECUTIONS, "ns", "a")
+            await call
         await api.close()
     assert isinstance(caught.value, errors.Unconfirmed) is write
 

@@ -7,6 +7,7 @@ not been handed to its agent names them, and are kept nowhere.
 import asyncio
 import base64
 import binascii
+import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -136,13 +137,41 @@ class Observer:
         return self.leader_since + timedelta(seconds=passed)
 
     async def read(self, kind: Kind, obj: Object) -> Fetched:
-        """What has to be fetched for this pass. The only part that waits."""
+        """What has to be fetched for this pass. The only part that waits.
+
+        Raises:
+            IsoletError: it cannot be told now whether something that is not known is there.
+        """
         facts = objects.read(kind.kind, obj)
+        if facts.deleting or not is_finished(obj):
+            await self._look_for(NODES, "", facts.node_name)
         if is_finished(obj) or facts.deleting:
             return Fetched(obj, facts)
+        if facts.node_name is not None:
+            await self._look_for(EXECUTIONS, facts.namespace, facts.host)
         refs = values.inputs_of(facts.spec) if self._needs_inputs(facts) else ()
         labels, inputs = await asyncio.gather(self._labels(facts), self._inputs(facts, refs))
         return Fetched(obj, facts, labels, inputs)
+
+    async def read_for_checkpoint(self, obj: Object) -> None:
+        """The same for a pass over a Checkpoint. Raises IsoletError."""
+        facts = objects.read_checkpoint(obj)
+        if facts.deleting or not facts.over:
+            await self._look_for(NODES, "", facts.node_name)
+        if facts.node_name is None and not facts.over:
+            await self._look_for(EXECUTIONS, facts.namespace, facts.source)
+
+    async def _look_for(self, kind: Kind, namespace: str, name: str | None) -> None:
+        """Ask for what is not known before it is taken for gone, and something ended for that.
+
+        Each kind has a watch of its own: one that is just connecting anew may be behind the others
+        by half a minute.
+        """
+        key = Key(kind.kind, namespace, name or "")
+        if not name or self.cache.get(key) is not None or not self.cache.complete(kind):
+            return
+        with contextlib.suppress(errors.NotFound):
+            self.cache.put(kind, await self.cluster.get(kind, namespace, name))
 
     def observe(
         self,
@@ -182,7 +211,7 @@ class Observer:
     def observe_checkpoint(
         self, obj: Object, failure: model.Failure | None
     ) -> model.CheckpointPass:
-        """Everything that a pass over a Checkpoint knows, as of now. Nothing has to be fetched."""
+        """Everything that a pass over a Checkpoint knows, as of now."""
         facts = objects.read_checkpoint(obj)
         return model.CheckpointPass(
             object=facts,

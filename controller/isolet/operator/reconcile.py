@@ -155,6 +155,8 @@ class Reconciler:
         return await self._carry_out(kind, key, obj, execution.plan(seen))
 
     async def _checkpoint(self, key: Key, obj: Object) -> Again:
+        await self.observer.read_for_checkpoint(obj)
+        obj = self.cache.get(key) or obj
         seen = self.observer.observe_checkpoint(obj, self.memory.failure(key, uid_of(obj)))
         return await self._carry_out(CHECKPOINTS, key, obj, checkpoint_object.plan(seen))
 

@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pydantic
-
 from isolet.api import conditions, reasons
 from isolet.apiserver import objects
 from isolet.apiserver.admission import Dispatch
@@ -281,7 +279,7 @@ class KubernetesDispatcher:
             if self._ahead or self._missed:  # Others, and those before us, have made some as well.
                 self._ahead = await self._count_ahead()
             self._missed = 0
-        except (errors.IsoletError, pydantic.ValidationError) as error:
+        except Exception as error:  # Whatever it is, nobody else would read them again.
             self._missed += 1
             if isinstance(error, errors.NotFound):
                 self._class.gone()

@@ -187,13 +187,18 @@ class _Trust:
 
 def _parse(endpoint: str) -> tuple[str | None, str]:
     """The socket's path, if it is one, and the URL before the path."""
-    parts = urlsplit(endpoint)
+    wrong = errors.Invalid(f"{endpoint!r} is neither unix:///path nor https://host:port")
+    try:
+        parts = urlsplit(endpoint)
+        port = parts.port
+    except ValueError:  # A host in brackets that is no address, or a port over 65535.
+        raise wrong from None
     if parts.scheme == "unix" and not parts.netloc and parts.path.startswith("/"):
         return parts.path, "http://localhost"
     plain = not (parts.path.strip("/") or parts.query or parts.fragment or parts.username)
-    if parts.scheme == "https" and parts.hostname and plain:
+    if parts.scheme == "https" and parts.hostname and port != 0 and plain:
         return None, f"https://{parts.netloc}"
-    raise errors.Invalid(f"{endpoint!r} is neither unix:///path nor https://host:port")
+    raise wrong
 
 
 def _data(body: bytes | None) -> bytes | io.BytesIO | None:

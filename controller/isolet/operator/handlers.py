@@ -54,12 +54,14 @@ class Inbox:
         self._loop.call_soon_threadsafe(self._drain)
 
     def _drain(self) -> None:
-        for _ in range(_SLICE):
-            try:
-                event = self._events.popleft()
-            except IndexError:
-                break
-            self._take(event)
+        try:
+            for _ in range(min(_SLICE, len(self._events))):
+                self._take(self._events.popleft())
+        finally:
+            # Also after an event that cannot be taken in: it must not stand in front of all others.
+            self._go_on()
+
+    def _go_on(self) -> None:
         with self._lock:
             # Under the lock: a `put` either sees this turn scheduled or schedules one itself.
             self._scheduled = bool(self._events)

@@ -21,6 +21,9 @@ K = TypeVar("K", bound=Hashable)
 
 _log = log.get("operator.queue")
 
+_SPARE = 64
+"""Stale entries of a heap that are not worth a look."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backoff:
@@ -75,6 +78,8 @@ class Schedule(Generic[K]):
         self._due[key] = when
         self._count += 1
         heapq.heappush(self._heap, (when, self._count, key))
+        if len(self._heap) > 2 * len(self._due) + _SPARE:
+            self._tidy()
 
     def take(self, now: float) -> K | None:
         """A key to work on, or None. Its pass ends with `done` or `failed`."""
@@ -116,6 +121,11 @@ class Schedule(Generic[K]):
     def failing(self) -> int:
         """Keys whose last pass failed."""
         return len(self._failures)
+
+    def _tidy(self) -> None:
+        """Drop stale entries: of what is to go in a day, each pass until then leaves one."""
+        self._heap = [entry for entry in self._heap if self._due.get(entry[2]) == entry[0]]
+        heapq.heapify(self._heap)
 
     def _end(self, key: K) -> None:
         self._working.discard(key)

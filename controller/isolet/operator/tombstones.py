@@ -53,7 +53,8 @@ class Tombstones:
             token = page.token
             if token is None:
                 break
-        self._known, self.complete = found, True
+        # What was written while this was read is not in the list.
+        self._known, self.complete = found | self._known, True
 
     async def write(self, tombstone: Tombstone) -> None:
         """Store one; one that is there already is kept."""

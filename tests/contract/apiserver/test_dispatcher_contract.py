@@ -468,6 +468,18 @@ async def test_nothing_is_taken_unchecked_where_the_class_has_a_key_that_cannot_
     assert not cluster.dispatcher.ready()
 
 
+async def test_nothing_ends_the_reading_of_nodes_and_class(cluster: InACluster) -> None:
+    dispatcher = cluster.another(Target(namespace="runs", class_name="fast", refresh_seconds=0.001))
+    await dispatcher.start()
+    cluster.cluster.fail(*[RuntimeError("a bug of ours")] * 12)
+    async with asyncio.timeout(30):
+        while dispatcher.ready():
+            await asyncio.sleep(0.001)
+        while not dispatcher.ready():
+            await asyncio.sleep(0.001)
+    await dispatcher.close()
+
+
 async def test_it_is_not_ready_without_a_runner_or_a_node(cluster: InACluster) -> None:
     cluster.cluster.seed(NODES, a_node("node-0", unschedulable=True))
     cluster.cluster.seed(NODES, a_node("node-1", unschedulable=True))

@@ -1,6 +1,7 @@
 """Streams that last, readers that do not read, servers that close, agents that are no agents."""
 
 import asyncio
+import re
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager
@@ -11,7 +12,9 @@ import pytest
 
 from isolet.agent.server import listeners
 from isolet.agent.server.server import AgentServer
+from isolet.api.executionnode import ENDPOINT_PATTERN
 from isolet.base import errors
+from isolet.base.tls import TLSFiles
 from isolet.client.connection import Timeouts
 from isolet.client.http import HTTPAgent
 from isolet.wire import http
@@ -396,3 +399,14 @@ async def test_no_common_version_is_said(served: Served) -> None:
 def test_an_endpoint_that_is_none_is_refused(endpoint: str) -> None:
     with pytest.raises(errors.Invalid):
         HTTPAgent(endpoint)
+
+
+@pytest.mark.parametrize(
+    "endpoint",
+    ["https://[abc]:7443", "https://[::::]:7443", "https://h:65536", "https://h:0"],
+)
+def test_an_endpoint_of_the_right_form_that_can_be_none_is_refused(endpoint: str) -> None:
+    assert re.match(ENDPOINT_PATTERN, endpoint), "an ExecutionNode can have it"
+    files = TLSFiles.in_folder(Path("/none"))
+    with pytest.raises(errors.Invalid):
+        HTTPAgent(endpoint, node="n", files=files)

@@ -23,6 +23,28 @@ async def test_events_of_another_thread_arrive_in_order_and_the_loop_stays_alive
     assert turns >= 10
 
 
+async def test_an_event_that_cannot_be_taken_in_stands_in_front_of_no_other():
+    taken, told = [], []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _loop, context: told.append(context["exception"]))
+
+    def take(event):
+        if event.obj["n"] == 1:
+            raise ValueError("no such thing")
+        taken.append(event.obj["n"])
+
+    inbox = Inbox(loop, take)
+    for n in range(1000):
+        inbox.put(Event(EXECUTIONS, False, {"n": n}))
+    for _ in range(20):
+        await asyncio.sleep(0)
+    inbox.put(Event(EXECUTIONS, False, {"n": 1000}))
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert taken == [0, *range(2, 1001)]
+    assert [type(error) for error in told] == [ValueError]
+
+
 def test_kopf_is_set_up_to_write_nothing_and_to_give_up_never():
     chosen = settings()
     assert chosen.posting.enabled is False

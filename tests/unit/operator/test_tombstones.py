@@ -41,6 +41,20 @@ async def test_one_that_is_there_is_kept(cluster):
     assert len(cluster.writes) == 1
 
 
+async def test_one_that_is_written_while_they_are_read_is_kept(cluster):
+    stones = Tombstones(cluster, "isolet")
+    listing = cluster.list
+
+    async def slow(*args):
+        page = await listing(*args)
+        await stones.write(STONE)
+        return page
+
+    cluster.list = slow
+    await stones.load()
+    assert (stones.complete, stones.all()) == (True, (STONE,))
+
+
 async def test_dropping_twice_is_no_error(cluster):
     stones = Tombstones(cluster, "isolet")
     await stones.write(STONE)

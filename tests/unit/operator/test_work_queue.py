@@ -87,6 +87,20 @@ def test_jitter_spreads_over_the_upper_half(jitter, want):
     assert Backoff(jitter=lambda: jitter).delay(10_000) == want
 
 
+def test_passes_over_what_is_to_go_in_a_day_leave_nothing_behind():
+    s = a_schedule()
+    s.add_at("sooner", 50_000)
+    for turn in range(5000):
+        for key in "abc":
+            s.add(key)
+            assert s.take(turn) == key
+            s.done(key)
+            s.add_at(key, 86_400 + turn / 10_000)
+    assert len(s._heap) < 200
+    assert s.next_due() == 50_000
+    assert [s.take(86_401) for _ in range(5)] == ["sooner", "a", "b", "c", None]
+
+
 def test_a_failure_may_ask_for_a_longer_delay():
     s = a_schedule()
     s.add("a")

@@ -145,14 +145,17 @@ def load(file: Path | None, given: Mapping[str, Any]) -> AgentSettings:
         Invalid: the file cannot be read, or a key or value is wrong; the message names it.
     """
     values = dict(_read(file)) if file is not None else {}
+    of_file = dict.fromkeys(values, f"{file}: ")
     fields = AgentSettings.model_fields
     for name, value in given.items():
         if value is not None:
-            values[fields[name].alias or name] = value
+            key = fields[name].alias or name
+            values[key] = value
+            of_file.pop(key, None)
     try:
         return AgentSettings.model_validate(values, by_alias=True, by_name=False)
     except pydantic.ValidationError as error:
-        raise errors.Invalid(_problems(error), reason="InvalidConfig") from None
+        raise errors.Invalid(_problems(error, of_file), reason="InvalidConfig") from None
 
 
 def _read(file: Path) -> Mapping[str, Any]:
@@ -164,11 +167,13 @@ def _read(file: Path) -> Mapping[str, Any]:
         raise errors.Invalid(f"{file}: not TOML: {error}", reason="InvalidConfig") from None
 
 
-def _problems(error: pydantic.ValidationError) -> str:
+def _problems(error: pydantic.ValidationError, of_file: Mapping[str, str]) -> str:
+    """What is wrong; a key of the file is told with the file."""
     found = []
     for problem in error.errors(include_url=False):
         key = ".".join(map(str, problem["loc"]))
         unknown = problem["type"] == "extra_forbidden"
         said = "there is no such key" if unknown else problem["msg"].removeprefix("Value error, ")
-        found.append(f"{key}: {said}" if key else said)
+        where = of_file.get(str(problem["loc"][0]), "") if problem["loc"] else ""
+        found.append(f"{where}{key}: {said}" if key else said)
     return "; ".join(found)

@@ -5,7 +5,7 @@ document that some later part might read.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -83,32 +83,41 @@ def check(fields: Mapping[str, Any], contract: Contract) -> None:
     """
     unknown = len(fields.keys() - FIELDS)
     if unknown:
-        raise _wrong(f"{unknown} of its fields are not allowed; there are no launcher options")
-    missing = [name for name in ("run_id", *contract.required) if fields.get(name) is None]
+        raise _wrong(f"{unknown} of its fields may not be there; {_ALLOWED}")
+    wanted = dict.fromkeys(("run_id", *contract.required))
+    missing = [name for name in wanted if fields.get(name) is None]
     if missing:
-        raise _wrong(f"{missing[0]} is missing")
-    for name, rule in _RULES.items():
+        raise _wrong(f"missing: {', '.join(missing)}")
+    for name, (holds, rule) in _RULES.items():
         value = fields.get(name)
-        if value is not None and not rule(value):
-            raise _wrong(f"{name} has a form that is not allowed")
+        if value is not None and not holds(value):
+            raise _wrong(f"{name} must be {rule}")
     callback = fields.get("callback_url")
     if callback is not None and callback != contract.callback_url:
-        raise _wrong("callback_url is not the configured one")
+        raise _wrong(_NO_CALLBACK if contract.callback_url is None else _OTHER_CALLBACK)
 
 
-def _text(most: int) -> Any:
-    return lambda value: (
-        isinstance(value, str) and 1 <= len(value.encode("utf-8", "replace")) <= most
-    )
+_Rule = tuple[Callable[[object], bool], str]
 
 
-_RULES: Mapping[str, Any] = {
-    **dict.fromkeys(IDS, is_id),
+def _text(most: int) -> _Rule:
+    def holds(value: object) -> bool:
+        return isinstance(value, str) and 1 <= len(value.encode("utf-8", "replace")) <= most
+
+    return holds, f"a string of 1 to {most} bytes"
+
+
+_ALLOWED = f"those that may: {', '.join(sorted(FIELDS))}"
+_NO_CALLBACK = "callback_url: this front door is configured with none, so none may be named"
+_OTHER_CALLBACK = "callback_url is not the one that this front door is configured with"
+_ID_RULE = "a string of at most 128: first a letter or digit, then [A-Za-z0-9_.:-]"
+_RULES: Mapping[str, _Rule] = {
+    **dict.fromkeys(IDS, (is_id, _ID_RULE)),
     "user_id": _text(MAX_USER_ID),
     "executor_jwt": _text(MAX_JWT),
-    "callback_url": lambda value: isinstance(value, str),
-    "credentials": lambda value: isinstance(value, dict),
-    "token": lambda value: value == "",
+    "callback_url": (lambda value: isinstance(value, str), "a string"),
+    "credentials": (lambda value: isinstance(value, dict), "an object"),
+    "token": (lambda value: value == "", 'the empty string: ""'),
 }
 
 

@@ -254,8 +254,8 @@ async def _edge(request: web.Request, handler: Handler) -> web.StreamResponse:
         answer.headers[HEADER_ADMITTED] = "false"
         answer.headers["Retry-After"] = str(max(1, round(error.retry_after)))
         return answer
-    except Unauthenticated:
-        return _error(401, "unauthenticated", "Unauthenticated")
+    except Unauthenticated as error:
+        return _error(401, error.message, error.reason)
     except (errors.Invalid, errors.NotFound, errors.Conflict, errors.Refused) as error:
         return _error(_STATUS[_base(error)], error.message, error.reason)
     except web.HTTPException as error:
@@ -275,10 +275,14 @@ def _base(error: errors.IsoletError) -> type[errors.IsoletError]:
 
 def _unexpected(request: web.Request, error: Exception) -> web.Response:
     """What we cannot answer for; the caller learns nothing of why."""
+    run = request.match_info.get("run")
+    about = {"method": request.method, "run": run if admission.is_id(run) else ""}
     if isinstance(error, errors.IsoletError):
-        _log.error("a request failed", extra={"reason": error.reason, "why": error.message})
+        _log.error(
+            "a request failed", extra={**about, "reason": error.reason, "why": error.message}
+        )
     else:
-        _log.error("a request failed", exc_info=error)
+        _log.error("a request failed", exc_info=error, extra=about)
     if request.method == "POST":
         return _error(
             502, "admission could not be confirmed; inspect the run's status", "Unconfirmed"

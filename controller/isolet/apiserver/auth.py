@@ -169,13 +169,15 @@ class Door:
         """
         tokens, bearers = headers.getall(HEADER_TOKEN, []), headers.getall(HEADER_BEARER, [])
         if len(tokens) + len(bearers) != 1:
-            raise Unauthenticated("exactly one credential is needed")
+            raise Unauthenticated(
+                f"exactly one credential is needed, {HEADER_TOKEN} or {HEADER_BEARER}, and once"
+            )
         if tokens:
             if self.token is None or not self.token.matches(tokens[0]):
-                raise Unauthenticated("the token is not the one")
+                raise Unauthenticated(f"the {HEADER_TOKEN} is not taken")
             return
         scheme, _, bearer = bearers[0].partition(" ")
         if self.reviewer is None or scheme.lower() != "bearer" or not 0 < len(bearer) < _MAX_BEARER:
-            raise Unauthenticated("such a credential is not taken")
+            raise Unauthenticated(f"such an {HEADER_BEARER} is not taken")
         if not await self.reviewer.allows(bearer, verb):
             raise errors.Refused(f"may not {verb} executions/dispatch", reason="NotAllowed")

@@ -41,9 +41,12 @@ class BindingKey:
         Raises:
             Invalid: as above (`BindingRefused`); the message tells no value.
         """
+        token = fields.get("executor_jwt")
+        if not token:
+            raise _refused("executor_jwt is missing")
         try:
             claims = jwt.decode(
-                fields.get("executor_jwt") or "",
+                token,
                 self._key,  # type: ignore[arg-type]
                 algorithms=[self._algorithm],
                 options={"require": ["exp", "run_id"], "verify_aud": False},

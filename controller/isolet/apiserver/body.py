@@ -18,15 +18,21 @@ def length(headers: CIMultiDictProxy[str]) -> int:
         Invalid: not exactly one Content-Length from 1 to 8 MiB, or an encoding beside it.
     """
     stated = headers.getall("Content-Length", [])
-    plain = not any(name in headers for name in ("Transfer-Encoding", "Content-Encoding"))
-    if plain and len(stated) == 1 and stated[0].isascii() and stated[0].isdecimal():
-        found = int(stated[0][:20])
-        if 1 <= found <= MAX_DOCUMENT_BYTES:
-            return found
-    raise errors.Invalid(
-        f"exactly one Content-Length from 1 to {MAX_DOCUMENT_BYTES} is needed, and no encoding",
-        reason=REASON,
-    )
+    for name in ("Transfer-Encoding", "Content-Encoding"):
+        if name in headers:
+            raise _wrong(f"a {name} is not taken: send the document as it is, with its length")
+    if len(stated) != 1:
+        raise _wrong(f"exactly one Content-Length is needed, not {len(stated)}")
+    if not (stated[0].isascii() and stated[0].isdecimal()):
+        raise _wrong("the Content-Length is no number")
+    found = int(stated[0][:20])
+    if not 1 <= found <= MAX_DOCUMENT_BYTES:
+        raise _wrong(f"a document has 1 to {MAX_DOCUMENT_BYTES} bytes, by its Content-Length")
+    return found
+
+
+def _wrong(text: str) -> errors.Invalid:
+    return errors.Invalid(text, reason=REASON)
 
 
 async def read(request: web.Request, seconds: float) -> bytes:

@@ -67,7 +67,7 @@ async def serve(
     await stop.wait()
     book.draining = True
     seconds = dispatch_budget.drain(dispatcher.budgets())
-    _log.info("draining", extra={"seconds": seconds})
+    _log.info("draining", extra={"runs": book.taken, "seconds": seconds})
     if not await book.drained(seconds):
         _log.error("runs are left that did not end in time")
     await server.close()

@@ -74,6 +74,11 @@ class RunBook:
         self.draining = False
         metrics.capacity.set(capacity)
 
+    @property
+    def taken(self) -> int:
+        """Places that are held."""
+        return self._taken
+
     def ready(self) -> bool:
         """Whether a dispatch has any prospect here."""
         return not self.draining and self._dispatcher.ready()
@@ -183,7 +188,9 @@ async def to_its_end(
         except errors.NotFound:
             return
         except errors.IsoletError as error:
-            _log.warning("a run cannot be followed now", extra={"why": error.reason})
+            _log.warning(
+                "a run cannot be followed now", extra={"run": run.run_id, "why": error.reason}
+            )
         await asyncio.sleep(pause)
         pause = min(2 * pause, _LONGEST_PAUSE)
 

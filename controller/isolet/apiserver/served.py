@@ -66,3 +66,5 @@ def key_in(path: Path) -> BindingKey:
         return BindingKey(path.read_bytes())
     except OSError as error:
         raise errors.Invalid(f"{path}: {error.strerror}", reason="InvalidConfig") from None
+    except errors.Invalid as error:
+        raise errors.Invalid(f"{path}: {error.message}", reason="InvalidConfig") from None

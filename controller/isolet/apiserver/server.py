@@ -83,10 +83,10 @@ class FrontServer:
         Raises:
             Invalid: the address or the certificate cannot be used.
         """
+        context = None if tls is None else _context(tls)
         await self._runner.setup()
         loop = asyncio.get_running_loop()
         try:
-            context = None if tls is None else _context(tls)
             self._server = await loop.create_server(
                 self._protocol,
                 sock=sockets.tcp(host, port),
@@ -132,5 +132,11 @@ async def _close_after(request: web.Request, answer: web.StreamResponse) -> None
 def _context(tls: TLSFiles) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.load_cert_chain(tls.certificate, tls.key, password="")
+    try:
+        for path in (tls.certificate, tls.key):
+            path.stat()  # OpenSSL does not say which of them is missing.
+        context.load_cert_chain(tls.certificate, tls.key, password="")
+    except OSError as error:
+        where = error.filename or f"{tls.certificate} with {tls.key}"
+        raise errors.Invalid(f"{where}: {error.strerror}", reason="CertificateUnusable") from error
     return context

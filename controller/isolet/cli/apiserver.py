@@ -72,6 +72,11 @@ def apiserver(
         if unknown:
             raise errors.Invalid(f"--require: {unknown[0]} is no field of a dispatch")
         contract = Contract(callback_url=callback_url, required=require or REQUIRED)
+        if callback_url is None and "callback_url" in contract.required:
+            raise errors.Invalid(
+                "every document would be refused, for it must have a callback_url and may name"
+                " none: give --callback-url, or say with --require what a document must have"
+            )
         agent_tls = None if agent_tls_dir is None else TLSFiles.in_folder(agent_tls_dir)
         if agent_tls is not None:
             agent_tls.stamp()

@@ -71,8 +71,13 @@ class Connection:
         self, endpoint: str, *, node: str | None, files: tls.TLSFiles | None, pool: int
     ) -> None:
         self._socket, self._base = _parse(endpoint)
-        if self._socket is None and (node is None or files is None):
-            raise errors.Invalid(f"{endpoint}: https needs the node's name and certificates")
+        if self._socket is None and node is None:
+            raise errors.Invalid(f"{endpoint}: https needs the node's name")
+        if self._socket is None and files is None:
+            raise errors.Invalid(
+                f"{endpoint}: https needs a certificate of ours, and this process has none: give"
+                " it the folder of one (--tls-dir; of a front door, --agent-tls-dir)"
+            )
         self._name = node or endpoint
         self._server_name = None if node is None else http.server_name(node)
         self._trust = None if files is None or self._socket else _Trust(files)

@@ -7,11 +7,16 @@ import os
 import signal
 
 import aiohttp
+import pytest
+from aiohttp import web
 
 from isolet.apiserver import run as entry
 from isolet.apiserver.admission import Contract
 from isolet.apiserver.auth import Door, TokenFile
-from isolet.apiserver.settings import Settings
+from isolet.apiserver.server import FrontServer
+from isolet.apiserver.settings import Bounds, Settings
+from isolet.base import errors
+from isolet.base.tls import TLSFiles
 from tests.contract.apiserver.conftest import BODY, CALLBACK, TOKEN
 from tests.fakes.dispatcher import FakeDispatcher
 from tests.ports import free_port
@@ -85,6 +90,21 @@ async def test_a_run_that_does_not_end_in_time_does_not_hold_it_for_ever(
                     await serving
     assert "did not end in time" in caplog.text
     dispatcher.runs["run"].completes()
+
+
+async def test_a_certificate_that_cannot_be_used_is_told_with_its_file(tmp_path) -> None:
+    files, bounds = TLSFiles.in_folder(tmp_path), Bounds()
+
+    async def listens() -> str:
+        with pytest.raises(errors.Invalid) as found:
+            await FrontServer(web.Application(), bounds).listen("127.0.0.1", 0, files)
+        return found.value.message
+
+    assert await listens() == f"{files.certificate}: No such file or directory"
+    files.certificate.write_text("hello")
+    assert await listens() == f"{files.key}: No such file or directory"
+    files.key.write_text("hello")
+    assert (await listens()).startswith(f"{files.certificate} with {files.key}: ")
 
 
 async def status(http: aiohttp.ClientSession, path: str) -> tuple[int, str]:

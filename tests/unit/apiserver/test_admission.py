@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isolet.apiserver.admission import FIELDS, REQUIRED, Contract, check, is_id
+from isolet.apiserver.admission import FIELDS, IDS, REQUIRED, Contract, check, is_id
 from isolet.base import errors
 
 CALLBACK = "http://callback:8080"
@@ -46,14 +46,47 @@ def test_what_has_to_be_there(name: str) -> None:
 @given(st.text(max_size=30).filter(lambda name: name not in FIELDS))
 def test_no_other_field_passes_and_none_is_quoted(name: str) -> None:
     message = refused({**WHOLE, name: 1})
+    assert message == refused({**WHOLE, "no field at all": 1})
     assert "1 of its fields" in message
+    assert all(field in message for field in FIELDS)
 
 
 def test_a_front_door_may_ask_for_less_but_never_for_no_run() -> None:
     small = Contract(required=())
     check({"run_id": "a", "payload": {}}, small)
     assert "run_id" in refused({"payload": {}}, small)
-    assert "callback_url" in refused({"run_id": "a", "callback_url": CALLBACK}, small)
+    assert refused({"run_id": "a", "callback_url": CALLBACK}, small) == (
+        "dispatch: callback_url: this front door is configured with none, so none may be named"
+    )
+
+
+def test_all_that_is_missing_is_told_at_once() -> None:
+    assert refused({"run_id": "a", "callback_url": CALLBACK, "artifact": {}}) == (
+        "dispatch: missing: job_id, app_id, board_id, node_id, user_id, executor_jwt, credentials"
+    )
+
+
+ID = "a string of at most 128: first a letter or digit, then [A-Za-z0-9_.:-]"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        *((name, "a b", f"{name} must be {ID}") for name in IDS),
+        ("user_id", 7, "user_id must be a string of 1 to 1024 bytes"),
+        ("executor_jwt", "", "executor_jwt must be a string of 1 to 32768 bytes"),
+        ("callback_url", 7, "callback_url must be a string"),
+        ("credentials", [], "credentials must be an object"),
+        ("token", "secret", 'token must be the empty string: ""'),
+        (
+            "callback_url",
+            "http://other",
+            "callback_url is not the one that this front door is configured with",
+        ),
+    ],
+)
+def test_a_refusal_says_the_rule_and_not_the_value(name: str, value: object, said: str) -> None:
+    assert refused({**WHOLE, name: value}) == f"dispatch: {said}"
 
 
 @pytest.mark.parametrize(

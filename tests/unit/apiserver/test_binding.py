@@ -65,6 +65,12 @@ REFUSED = {
 }
 
 
+@pytest.mark.parametrize("token", [None, ""])
+def test_a_token_that_is_not_there_is_said_to_be_missing(token: str | None) -> None:
+    with pytest.raises(errors.Invalid, match=r"^dispatch: executor_jwt is missing$"):
+        BindingKey(public("EdDSA")).verify({**FIELDS, "executor_jwt": token})
+
+
 @pytest.mark.parametrize("token", REFUSED.values(), ids=REFUSED)
 def test_any_other_is_refused(token: str) -> None:
     with pytest.raises(errors.Invalid) as found:

@@ -1,12 +1,13 @@
 """What a front door says of the class that it serves, and when it says it."""
 
 import logging
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from isolet.apiserver.kubernetes import KubernetesDispatcher, Target
-from isolet.apiserver.served import Served
+from isolet.apiserver.served import Served, key_in
 from isolet.base import errors
 from isolet.operator.kube import CLASSES, NODES
 from tests.fakes.cluster import FakeCluster
@@ -34,6 +35,15 @@ def test_why_a_class_is_not_served(spec: dict[str, Any], why: str) -> None:
     assert served.closed == why
     served.gone()
     assert served.closed == "there is no ExecutionClass fast"
+
+
+def test_a_key_that_cannot_be_used_is_told_with_its_file(tmp_path: Path) -> None:
+    with pytest.raises(errors.Invalid, match=f"^{tmp_path}: Is a directory$"):
+        key_in(tmp_path)
+    file = tmp_path / "key.pem"
+    file.write_text("hello")
+    with pytest.raises(errors.Invalid, match=f"^{file}: the binding key is no public key in PEM$"):
+        key_in(file)
 
 
 def test_with_a_key_that_is_none_nothing_is_served() -> None:

@@ -10,7 +10,7 @@ from click.testing import CliRunner, Result
 import isolet
 from isolet.agent import run, settings
 from isolet.apiserver import run as front
-from isolet.apiserver.admission import REQUIRED
+from isolet.apiserver.admission import REQUIRED, Contract
 from isolet.apiserver.settings import Bounds, Settings
 from isolet.base import errors
 from isolet.cli.main import main
@@ -118,6 +118,16 @@ def test_a_wrong_configuration_is_one_line_and_code_2(
     assert started == []
 
 
+def test_a_wrong_key_is_told_with_its_file_and_a_wrong_option_without(tmp_path: Path) -> None:
+    file = tmp_path / "agent.toml"
+    file.write_text("node = 'Node_1'\nlogLevel = 'loud'\n")
+    both = isolet_("agent", "--config", str(file), "--node", "Node_2")
+    assert both.exit_code == 2
+    assert f"; {file}: logLevel: " in both.stderr
+    assert f"{file}: node: " not in both.stderr
+    assert f"Error: {file}: node: " in isolet_("agent", "--config", str(file)).stderr
+
+
 def test_a_configuration_that_is_not_there_is_named(tmp_path: Path) -> None:
     ended = isolet_("agent", "--config", str(tmp_path / "none.toml"))
     assert (ended.exit_code, ended.stderr) == (
@@ -162,16 +172,22 @@ def test_a_front_door_is_started_with_what_was_said(
     base = ("apiserver", "--namespace", "runs", "--class", "fast")
     more = ("--capacity", "10", "--require", "run_id", "--token-file", str(tmp_path / "token"))
     assert isolet_(*base, *more).exit_code == 0
-    (settings_,) = found
+    settings_ = found[0]
     assert (settings_.namespace, settings_.class_name) == ("runs", "fast")
     assert settings_.bounds.capacity == 10
     assert settings_.contract.required == ("run_id",)
+    nothing = isolet_(*base, "--token-file", str(tmp_path / "token"))
+    assert nothing.exit_code == 2
+    assert "must have a callback_url and may name none: give --callback-url" in nothing.stderr
+    assert isolet_(*base, "--callback-url", "http://callback").exit_code == 0
+    assert found[1].contract == Contract(callback_url="http://callback")
     wrong = isolet_(*base, "--require", "image")
     assert (wrong.exit_code, wrong.stderr) == (
         2,
         "Error: --require: image is no field of a dispatch\n",
     )
     monkeypatch.undo()
+    base = (*base, "--require", "run_id")
     nobody = isolet_(*base, "--kubeconfig", str(tmp_path / "none"))
     assert nobody.exit_code == 2
     assert "nobody could call: give --token-file" in nobody.stderr
@@ -179,6 +195,7 @@ def test_a_front_door_is_started_with_what_was_said(
 
 def test_a_front_door_without_its_certificates_does_not_start(tmp_path: Path) -> None:
     base = ("apiserver", "--namespace", "runs", "--class", "fast", "--kubernetes-tokens")
+    base = (*base, "--require", "run_id")
     ended = isolet_(*base, "--agent-tls-dir", str(tmp_path))
     assert (ended.exit_code, ended.stderr) == (
         1,

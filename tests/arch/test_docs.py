@@ -26,6 +26,7 @@ from tests.arch import tree
 DOCS = tree.ROOT / "docs"
 README = tree.ROOT / "README.md"
 OPERATIONS = DOCS / "operations.md"
+DISPATCH = DOCS / "dispatch.md"
 MAPPING = DOCS / "seed-mapping.md"
 DECISIONS = DOCS / "decisions"
 GENERATED = frozenset({DOCS / "api.md"})
@@ -123,7 +124,9 @@ def commands(path: Path) -> Iterator[list[str]]:
                 yield words
 
 
-@pytest.mark.parametrize("path", [README, tree.ROOT / "CONTRIBUTING.md", OPERATIONS], ids=tree.name)
+@pytest.mark.parametrize(
+    "path", [README, tree.ROOT / "CONTRIBUTING.md", OPERATIONS, DISPATCH], ids=tree.name
+)
 def test_the_commands_shown_exist(path: Path) -> None:
     wrong = [" ".join(words) for words in commands(path) if problem(words)]
     assert not wrong

@@ -1,11 +1,15 @@
 """What a dispatch may say."""
 
+import json
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from isolet.apiserver.admission import FIELDS, IDS, REQUIRED, Contract, check, is_id
 from isolet.base import errors
+from tests.arch import tree
 
 CALLBACK = "http://callback:8080"
 WHOLE = {
@@ -21,6 +25,7 @@ WHOLE = {
     "artifact": {},
 }
 CONTRACT = Contract(callback_url=CALLBACK)
+URL = Contract(callback_url="http://callback.example")
 
 
 def refused(fields: dict[str, object], contract: Contract = CONTRACT) -> str:
@@ -35,6 +40,19 @@ def test_a_whole_dispatch_passes_with_every_other_field() -> None:
     check({**dict.fromkeys(FIELDS, None), **WHOLE}, CONTRACT)
     check({**WHOLE, "token": "", "payload": [1], "shadow": True}, CONTRACT)
     assert len(FIELDS) == 24
+
+
+def test_the_document_to_start_from_is_one() -> None:
+    check(json.loads(tree.text(tree.ROOT / "examples" / "dispatch.json")), URL)
+
+
+def test_the_page_names_every_field_and_which_must_be_there() -> None:
+    page = tree.text(tree.ROOT / "docs" / "dispatch.md")
+    _, _, table = page.partition("| field | must be there | is |\n")
+    rows = [row.split("|") for row in table.partition("\n\n")[0].splitlines()[1:]]
+    named = {name: row[2].strip() for row in rows for name in re.findall(r"`(\w+)`", row[1])}
+    assert named.keys() == FIELDS
+    assert {name for name, must in named.items() if must == "yes"} == set(REQUIRED)
 
 
 @pytest.mark.parametrize("name", REQUIRED)

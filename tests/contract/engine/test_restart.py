@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 import subprocess
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from isolet.agent.engine import base
 from isolet.base import errors
 
 OUT = base.Stream.STDOUT
+SHIM = b"containerd-shim-runc-v2"
 CLUSTER = Path(__file__).parents[3] / "hack" / "cluster"
 
 pytestmark = pytest.mark.faults
@@ -46,11 +48,47 @@ async def test_a_killed_engine_loses_no_output_and_its_client_goes_on(real):
     assert await real.engine.up_since() > up
 
 
+async def test_what_a_killed_engine_had_started_ends_with_its_container(real):
+    """It had not come to write the start down: the next one says that there never was any."""
+    container_id = await real.started(("sleep", "600"))
+    folder = Path((await real.engine.info()).data_root) / "containers" / container_id
+    await _cluster("kill")
+    _as_before_its_start(folder / "config.v2.json")
+    await _cluster("restart")
+    assert (await real.engine.inspect(container_id)).status is base.Status.CREATED
+    assert _processes_of(container_id), "it runs all the same"
+    await real.engine.remove(container_id)
+    with pytest.raises(errors.NotFound):
+        await real.engine.inspect(container_id)
+    assert not _processes_of(container_id)
+
+
+def _as_before_its_start(file):
+    written = json.loads(file.read_text())
+    written["State"] |= {"Running": False, "Pid": 0, "StartedAt": "0001-01-01T00:00:00Z"}
+    file.write_text(json.dumps(written | {"HasBeenStartedBefore": False}))
+
+
+def _processes_of(container_id):
+    """Programs of the container; its shim is none."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            words = (folder / "cmdline").read_bytes()
+            if container_id.encode() in words and not words.split(b"\0")[0].endswith(SHIM):
+                found.append(folder.name)
+    return found
+
+
 async def _restart(real, container_id):
-    await asyncio.to_thread(
-        subprocess.run, [CLUSTER, "restart", "dockerd-0"], check=True, capture_output=True
-    )
+    await _cluster("restart")
     place = {"user": "65532", "working_dir": "/workspace", "stdin": False}
     async with real.engine.exec(container_id, ("touch", "go"), **place) as stream:
         async for _ in stream.output():
             continue
+
+
+async def _cluster(what):
+    await asyncio.to_thread(
+        subprocess.run, [CLUSTER, what, "dockerd-0"], check=True, capture_output=True
+    )

@@ -17,6 +17,7 @@ from isolet.agent.engine import (
     base,
     execs,
     inspected,
+    leftovers,
     locallog,
     probe,
     process,
@@ -203,6 +204,7 @@ class DockerEngine:
         try:
             found = await self.inspect(name_or_id)
         except errors.NotFound:
+            await leftovers.end(name_or_id)
             return
         if found.status is base.Status.PAUSED:
             await self.unpause(found.id)
@@ -210,6 +212,8 @@ class DockerEngine:
         while True:
             being_removed = await self._delete(found.id)
             if await self._is_gone(found.id):
+                if found.status is base.Status.CREATED:
+                    await leftovers.end(found.id)
                 return
             if not being_removed:
                 raise errors.Unconfirmed(f"{found.id} is still there after its removal")

@@ -14,6 +14,9 @@ from isolet.plan.sandbox_model import SandboxRecord
 from isolet.wire.execution import ExecutionSpec
 from isolet.wire.node import Amounts
 
+_EXISTS = "AlreadyExists"
+"""What the store says of a uid that has a record."""
+
 MAX_INSIDE = 16
 """Processes at a time in one session."""
 
@@ -153,8 +156,16 @@ class Admission:
         begin: Callable[[SandboxRecord], Awaitable[SandboxRecord]] | None = None,
     ) -> SandboxRecord:
         keep()
+        new, store = record(), self._context.store
         steps.reach(AgentStep.RECORD_BEFORE)
-        added = await (begin or self._context.store.add)(record())
+        try:
+            added = await (begin or store.add)(new)
+        except errors.Conflict as error:
+            # Whoever repeats what is not answered yet may be second: the record is there.
+            first = await store.get(new.uid) if error.reason == _EXISTS else None
+            if first is None:
+                raise
+            return first
         steps.reach(AgentStep.RECORD_AFTER)
         return added
 

@@ -32,7 +32,7 @@ class Checkpoints:
         record = await self._context.store.get(wanted.uid)
         if record is None:
             record = await self._admit(wanted)
-        elif record.kind is not Kind.CHECKPOINT or record.spec_digest != checkpoint_records.digest(
+        if record.kind is not Kind.CHECKPOINT or record.spec_digest != checkpoint_records.digest(
             wanted.spec
         ):
             raise errors.Conflict(f"{wanted.uid} is known here with another request")

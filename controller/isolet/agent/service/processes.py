@@ -55,7 +55,7 @@ class Processes:
         record = await self._context.store.get(wanted.uid)
         if record is None:
             record = await self._admit(wanted, digest)
-        elif record.spec_digest != digest or record.kind is not Kind.PROCESS:
+        if record.spec_digest != digest or record.kind is not Kind.PROCESS:
             raise errors.Conflict(f"{wanted.uid} is known here with another request")
         records.require_not_over(record)
         if record.step is Step.RECORDED and record.outcome is None:

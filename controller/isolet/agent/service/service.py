@@ -172,7 +172,7 @@ class Service(ProcessDoor, CheckpointDoor):
         record = await self._context.store.get(wanted.uid)
         if record is None:
             record = await self._admit(wanted, digest)
-        elif record.spec_digest != digest or record.kind is not Kind.EXECUTION:
+        if record.spec_digest != digest or record.kind is not Kind.EXECUTION:
             raise errors.Conflict(f"{wanted.uid} is known here with another spec")
         records.require_not_over(record)
         if record.step is Step.RECORDED and record.outcome is None:

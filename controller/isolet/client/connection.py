@@ -50,6 +50,8 @@ class Ask:
     timeout: aiohttp.ClientTimeout
     effect: bool = False
     """Whether it is to change something, so that a lost answer leaves that open."""
+    once: bool = False
+    """Whether it must not be sent twice: asked again, it would be told something else."""
     streams: bool = False
     """Whether it may last: such requests have a pool of their own."""
     body: bytes | None = None
@@ -108,6 +110,7 @@ class Connection:
                 timeout=ask.timeout,
                 allow_redirects=False,
                 trace_request_ctx=progress,
+                middlewares=(_once,) if ask.once else None,
                 **self._tls(),
             ) as response:
                 yield response
@@ -209,6 +212,21 @@ def _parse(endpoint: str) -> tuple[str | None, str]:
 def _data(body: bytes | None) -> bytes | io.BytesIO | None:
     """A large body goes out in pieces, so that writing it never holds up the event loop."""
     return body if body is None or len(body) <= _LARGE else io.BytesIO(body)
+
+
+async def _once(
+    request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
+) -> aiohttp.ClientResponse:
+    """Keep aiohttp from sending a PUT or DELETE again whose connection broke.
+
+    It does so on two errors, of which those of a connection that was never made are exempt.
+    """
+    try:
+        return await handler(request)
+    except aiohttp.ClientConnectorError:
+        raise
+    except (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError) as error:
+        raise aiohttp.ClientConnectionError(_describe(error)) from error
 
 
 def _trace() -> aiohttp.TraceConfig:

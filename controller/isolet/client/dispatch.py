@@ -54,6 +54,8 @@ class HTTPDispatch(HTTPAgent):
             path=http.dispatch(checked_uid(wanted.uid)),
             timeout=self._within(self._timeouts.write + len(payload) / (1 << 20)),
             effect=True,
+            # While it is being begun a second one would be told that its slot is gone.
+            once=True,
             streams=True,
             body=b"\n".join((head, payload)),
             headers={"Content-Type": http.FRAMED},

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -117,3 +118,69 @@ async def test_who_leaves_before_the_end_takes_the_connection_along(desk: Desk) 
     async with asyncio.timeout(60):
         while desk.connections() > 1:
             await asyncio.sleep(0.01)
+
+
+class CutOff:
+    """Stands before an agent, which lives: the first connection with a PUT breaks unanswered.
+
+    What it has passed on is worked at all the same.
+    """
+
+    def __init__(self, desk: Desk, path: Path, when: asyncio.Event) -> None:
+        self._desk, self._path, self._when = desk, path, when
+        self.puts = 0
+        self._open: list[asyncio.StreamWriter] = []
+        self._passing: list[asyncio.Task[None]] = []
+
+    async def start(self) -> str:
+        self._server = await asyncio.start_unix_server(self._serve, str(self._path))
+        return f"unix://{self._path}"
+
+    async def close(self) -> None:
+        self._server.close()
+        for writer in self._open:
+            writer.close()
+        await asyncio.gather(*self._passing)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there, onward = await asyncio.open_unix_connection(str(self._desk.socket))
+        self._open += [writer, onward]
+        self._passing.append(asyncio.create_task(self._pass(there, writer)))
+        while data := await reader.read(1 << 16):
+            self.puts += data.startswith(b"PUT ")
+            onward.write(data)
+            if data.startswith(b"PUT ") and self.puts == 1:
+                await self._when.wait()
+                writer.transport.abort()
+                return
+
+    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(1 << 16):
+            writer.write(data)
+
+
+async def test_a_run_is_handed_over_once_though_the_connection_breaks(
+    desk: Desk, short_folder: Path
+) -> None:
+    """A second time would find its reservation gone and be told that nothing was begun."""
+    begun, goes_on, assign = asyncio.Event(), asyncio.Event(), desk.slots.assign
+
+    async def slow(*args: Any) -> Any:
+        begun.set()
+        await goes_on.wait()
+        return await assign(*args)
+
+    desk.slots.assign = slow  # type: ignore[method-assign]
+    between = CutOff(desk, short_folder / "between.sock", begun)
+    client = HTTPDispatch(await between.start(), timeouts=TIMEOUTS)
+    kept = await client.reserve(ReserveRequest(class_name="fast"))
+    asyncio.get_running_loop().call_later(0.5, goes_on.set)
+    with pytest.raises(errors.Unavailable) as caught:
+        await client.begin(kept, wanted("u1"), DOCUMENT)
+    await goes_on.wait()
+    while "u1" not in desk.slots.seen:
+        await asyncio.sleep(0.01)
+    assert isinstance(caught.value, errors.Unconfirmed), "it was begun"
+    assert between.puts == 1
+    await client.close()
+    await between.close()

@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -263,6 +263,7 @@ class Stack:
         """Install, start what is not running, wait until every node is ready."""
         self.install()
         self.start_missing()
+        self.wait_started()
         self.wait_ready()
 
     def start_missing(self) -> None:
@@ -271,6 +272,26 @@ class Stack:
             self.start_agent(name)
         self.start_operator()
 
+    def wait_started(self) -> None:
+        """Until every agent listens: what an ExecutionNode says may be from before."""
+        deadline = time.monotonic() + READY_SECONDS
+        waiting = self.nodes()
+        parts = [f"agent-{name}" for name in waiting] + ["operator-0"]
+        while waiting:
+            waiting = [name for name in waiting if not _listens(self.port(name))]
+            self._demand_alive(parts)
+            if waiting and time.monotonic() > deadline:
+                raise ClusterError(
+                    f"agent-{waiting[0]} does not listen on port {self.port(waiting[0])} in"
+                    f" {READY_SECONDS} s: see {self.layout.log(f'agent-{waiting[0]}')}"
+                )
+            time.sleep(0.1)
+
+    def _demand_alive(self, parts: Iterable[str]) -> None:
+        for part in parts:
+            if not self.alive(part):
+                raise ClusterError(f"{part} has ended: see {self.layout.log(part)}")
+
     def wait_ready(self) -> None:
         """Until every ExecutionNode says Ready."""
         deadline = time.monotonic() + READY_SECONDS
@@ -278,9 +299,7 @@ class Stack:
             left = [name for name in self.nodes() if not self._is_ready(name)]
             if not left:
                 return
-            for part in self.parts:
-                if not self.alive(part):
-                    raise ClusterError(f"{part} has ended: see {self.layout.log(part)}")
+            self._demand_alive(self.parts)
             if time.monotonic() > deadline:
                 raise ClusterError(
                     f"{', '.join(left)} not Ready in {READY_SECONDS} s: "
@@ -310,3 +329,11 @@ class Stack:
         process = Process.now(int(kept["pid"]))
         if process is not None and process.start == int(kept["start"]):
             process.kill()
+
+
+def _listens(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=1).close()
+    except OSError:
+        return False
+    return True

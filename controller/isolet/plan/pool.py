@@ -23,8 +23,6 @@ LONGEST_BACKOFF_SECONDS = 60.0
 READY_SECONDS = 120.0
 """How long a slot may take to run. Its runner, if it has one, has a startup budget besides."""
 
-LATE = "not ready in time"
-
 LOOK_SECONDS = 30.0
 
 
@@ -190,12 +188,14 @@ def _retired(
     """Slots of no wanted pool, those too old, those over the size, and those in the way of work."""
     idle = [s for s in slots if s.life is not SlotLife.RETIRING and not s.reserved]
     found = {slot.uid: "its pool is not wanted" for slot in idle if slot.pool not in pools}
+    failed: set[str] = set()
     for digest, pool in pools.items():
         mine = [slot for slot in idle if slot.pool == digest]
         old = [slot for slot in mine if _is_old(pool.wanted, slot, now)]
         found |= {slot.uid: "unused for too long" for slot in old}
         late = [slot for slot in mine if _is_late(pool.wanted, slot, now)]
-        found |= {slot.uid: LATE for slot in late}
+        found |= dict.fromkeys((slot.uid for slot in late), _late(pool.wanted))
+        failed |= {slot.uid for slot in late}
         fresh = sorted((s for s in mine if s.uid not in found), key=_youth)
         surplus = len(fresh) - target(pool, now)
         found |= {slot.uid: "more than wanted" for slot in fresh[: max(0, surplus)]}
@@ -203,7 +203,14 @@ def _retired(
     for slot in going:
         room = room.plus(slot.amounts)
     found |= {uid: "its room is needed" for uid in _in_the_way(idle, found, room)}
-    return [Retire(uid, why, failed=why == LATE) for uid, why in found.items()]
+    return [Retire(uid, why, failed=uid in failed) for uid, why in found.items()]
+
+
+def _late(wanted: PoolWanted) -> str:
+    within = f"not ready within {_ready_seconds(wanted):.0f} s"
+    if wanted.runner is None:
+        return within
+    return f"{within}: is {wanted.runner.ready_line!r} the first line that the runner writes?"
 
 
 def _youth(slot: Slot) -> tuple[float, str]:

@@ -88,19 +88,20 @@ def over_deadline(record: SandboxRecord, now: Moment) -> str:
 
 
 def not_started(program: str, why: str) -> str:
-    """Why a program could not be run, in words that name it."""
+    """Why a program could not be run, in words that name it; a slot's has no name in its record."""
+    named = repr(program) if program else "the slot's program"
     match why:
         case "missing":
-            return f"program {program!r} was not found in the image"
+            return f"{'program ' if program else ''}{named} was not found in the image"
         case "not-executable":
-            return f"{program!r} is not an executable file: permission denied"
+            return f"{named} is not an executable file: permission denied"
         case "bad-cwd":
             return "the working folder does not exist, is outside or cannot be entered"
         case "no-files":
             return "its files could not be put into the workspace: is there no room?"
         case "bad-stdin":
             return "its input could not be opened"
-    return f"the kernel refused to run {program!r} (exec failed, code {why})"
+    return f"the kernel refused to run {named} (exec failed, code {why})"
 
 
 def _own_exit(record: SandboxRecord, facts: SandboxFacts, code: int | None) -> Outcome:

@@ -142,10 +142,21 @@ def test_only_one_that_is_not_ready_in_time_has_failed() -> None:
     late = a_slot("late", CREATING, **mine, made_at=0.0)
     old = a_slot("old", **mine, ready_since=0.0)
     found = pool.decide([Pool(wanted=wish)], [late, old], PLENTY, 1000.0)
-    assert {a.uid: a.failed for a in found.actions if isinstance(a, pool.Retire)} == {
-        "late": True,
-        "old": False,
-    }
+    assert [a for a in found.actions if isinstance(a, pool.Retire)] == [
+        pool.Retire("old", "unused for too long"),
+        pool.Retire("late", "not ready within 120 s", failed=True),
+    ]
+
+
+def test_of_a_runner_that_is_not_ready_in_time_its_ready_line_is_asked() -> None:
+    runner = RunnerContract(
+        command=("/app/run",), ready_line="here", budgets=Budgets(startup_seconds=5)
+    )
+    wish = a_wish(1).model_copy(update={"runner": runner})
+    late = a_slot("late", CREATING, pool=wish.digest(), made_at=0.0)
+    found = pool.decide([Pool(wanted=wish)], [late], PLENTY, 1000.0)
+    why = "not ready within 125 s: is 'here' the first line that the runner writes?"
+    assert found.actions == (pool.Retire("late", why, failed=True),)
 
 
 def test_what_is_too_old_is_passed_over_wherever_it_stands() -> None:

@@ -248,6 +248,15 @@ OUTCOMES = {
             message="program '/no/such/bin' was not found in the image",
         ),
     ),
+    "a slot's program has no name in its record": (
+        a_record(Step.RUNNING, spec=a_spec(program="")),
+        facts(exited(127), control=Control.START_FAILED, control_detail="missing"),
+        Outcome(
+            succeeded=False,
+            reason=reasons.START_FAILED,
+            message="the slot's program was not found in the image",
+        ),
+    ),
     "a folder is no program": (
         a_record(Step.RUNNING, spec=a_spec(program="/etc")),
         facts(exited(126), control=Control.START_FAILED, control_detail="not-executable"),

@@ -32,17 +32,35 @@ _PATH = click.Path(path_type=Path)
 )
 @click.option("--kubeconfig", type=_PATH, help="[default: the pod's service account]")
 @click.option("--context", help="Context of the kubeconfig.  [default: its current one]")
-@click.option("--workers", type=click.IntRange(1, 256), help="Passes under way at once.")
-@click.option("--agent-calls", type=click.IntRange(1, 256), help="Calls to one agent at once.")
-@click.option("--connections", type=click.IntRange(2, 1024), help="Connections to the API server.")
-@click.option("--resync-seconds", type=click.FloatRange(1, 86_400), help="Look at all again after.")
+@click.option(
+    "--workers", type=click.IntRange(1, 256), help="Passes under way at once.  [default: 32]"
+)
+@click.option(
+    "--agent-calls", type=click.IntRange(1, 256), help="Calls to one agent at once.  [default: 8]"
+)
+@click.option(
+    "--connections",
+    type=click.IntRange(2, 1024),
+    help="Connections to the API server.  [default: 32]",
+)
+@click.option(
+    "--resync-seconds",
+    type=click.FloatRange(1, 86_400),
+    help="Look at all again after.  [default: 300]",
+)
 @click.option(
     "--orphan-policy",
     type=click.Choice(["Remove", "Report"]),
-    help="What is done about things on nodes whose object is gone.",
+    help="What is done about things on nodes whose object is gone.  [default: Remove]",
 )
-@click.option("--metrics-host", help="Address of /metrics, /healthz and /readyz.")
-@click.option("--metrics-port", type=click.IntRange(0, 65_535), help="0: any, which is logged.")
+@click.option(
+    "--metrics-host", help="Address of /metrics, /healthz and /readyz.  [default: 127.0.0.1]"
+)
+@click.option(
+    "--metrics-port",
+    type=click.IntRange(0, 65_535),
+    help="0: any, which is logged.  [default: 8080]",
+)
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]))
 def operator(
     identity: str | None, tls_dir: Path | None, log_level: str | None, **given: Any

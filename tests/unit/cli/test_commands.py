@@ -14,6 +14,7 @@ from isolet.apiserver.admission import REQUIRED, Contract
 from isolet.apiserver.settings import Bounds, Settings
 from isolet.base import errors
 from isolet.cli.main import main
+from isolet.operator import settings as operator
 
 
 def isolet_(*words: str, **env: str) -> Result:
@@ -214,3 +215,19 @@ def test_the_defaults_that_a_front_door_shows_are_those_it_has() -> None:
         ", ".join(REQUIRED),
     ):
         assert f"[default: {value}]" in shown
+
+
+def test_the_defaults_that_an_operator_shows_are_those_it_has() -> None:
+    shown = " ".join(isolet_("operator", "--help").output.split())
+    chosen = operator.Settings(identity="a", namespace="b", installation="c", agent_tls=None)
+    for option, value in (
+        ("workers", chosen.workers),
+        ("agent-calls", chosen.agent_calls),
+        ("connections", chosen.connections),
+        ("resync-seconds", f"{chosen.resync_seconds:g}"),
+        ("orphan-policy", chosen.orphan_policy.value),
+        ("metrics-host", chosen.metrics_host),
+        ("metrics-port", chosen.metrics_port),
+    ):
+        described = shown.partition(f"--{option} ")[2].partition(" --")[0]
+        assert f"[default: {value}]" in described, option

@@ -293,8 +293,9 @@ def _unexpected(request: web.Request, error: Exception) -> web.Response:
 
 
 def _interrupted(ending: Ending) -> web.Response:
-    reason = "Unconfirmed" if ending.outcome is None else ending.outcome.reason
-    return _error(502, encoding.INTERRUPTED, reason)
+    if ending.outcome is None:
+        return _error(502, encoding.UNKNOWN, encoding.UNCONFIRMED)
+    return _error(502, encoding.INTERRUPTED, ending.outcome.reason)
 
 
 def _error(status: int, text: str, reason: str) -> web.Response:

@@ -13,6 +13,9 @@ from isolet.wire.dispatch import HEARTBEAT, DispatchEvent, DispatchLine
 from isolet.wire.execution import Outcome
 
 INTERRUPTED = "execution interrupted; inspect the run's status"
+UNCONFIRMED = "Unconfirmed"
+UNKNOWN = "how the run ended is not known here; inspect the run's status"
+"""It may have succeeded: its events are not kept any more, or nobody told of its end."""
 
 Encoder = Callable[[int | None, dict[str, Any]], bytes]
 
@@ -49,7 +52,8 @@ def numbered(event: DispatchEvent) -> dict[str, Any]:
 
 def failure(outcome: Outcome | None, encode: Encoder) -> bytes:
     """The last event of a run that failed, or of which nothing more can be learned here."""
-    payload = {"message": INTERRUPTED}
-    if outcome is not None:
-        payload["reason"] = outcome.reason
+    if outcome is None:
+        payload = {"message": UNKNOWN, "reason": UNCONFIRMED}
+    else:
+        payload = {"message": INTERRUPTED, "reason": outcome.reason}
     return encode(None, {"event_type": "error", "payload": payload})

@@ -357,8 +357,16 @@ async def test_a_run_that_cannot_be_followed_any_more_is_in_doubt(front: Front) 
     run = await front.begun()
     run.breaks_off(errors.NotFound("not kept"))
     status, body = await asked
-    assert (status, body["reason"]) == (502, "Unconfirmed")
+    said = "how the run ended is not known here; inspect the run's status"
+    assert (status, body) == (502, {"error": said, "reason": "Unconfirmed"})
     await front.free()
+    headers = {"X-Execution-Manager-Token": TOKEN}
+    run.breaks_off(errors.NotFound("not kept"))
+    async with front.http.get("/execute/run/events", headers=headers) as answer:
+        assert json.loads(await answer.text()) == {
+            "event_type": "error",
+            "payload": {"message": said, "reason": "Unconfirmed"},
+        }
 
 
 async def test_a_reader_that_stalls_is_cut_off_and_the_run_goes_on(tmp_path) -> None:

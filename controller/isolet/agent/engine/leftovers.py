@@ -14,9 +14,10 @@ import re
 import signal
 from pathlib import Path
 
-from isolet.base import log
+from isolet.base import errors, log
 
 _ID = re.compile(r"[0-9a-f]{64}")
+_LOOKS = 200
 _LOOK_SECONDS = 0.05
 _DEAD = ("Z", "X")
 _log = log.get("engine.leftovers")
@@ -26,12 +27,22 @@ async def end(container_id: str, proc: Path = Path("/proc")) -> None:
     """Kill all processes of a container that is gone; returns once there are none.
 
     Does nothing where it is given a name: only an id is never given twice.
+
+    Raises:
+        Unconfirmed: some are there after ten seconds: the kernel waits for a device of theirs.
     """
     if not _ID.fullmatch(container_id):
         return
-    while pids := await asyncio.to_thread(_kill, container_id, proc):
-        _log.error("killed what ran on", extra={"container": container_id, "pids": pids})
+    told: list[int] = []
+    for _ in range(_LOOKS):
+        pids = await asyncio.to_thread(_kill, container_id, proc)
+        if not pids:
+            return
+        if pids != told:
+            told = pids
+            _log.error("killed what ran on", extra={"container": container_id, "pids": pids})
         await asyncio.sleep(_LOOK_SECONDS)
+    raise errors.Unconfirmed(f"{len(told)} processes of {container_id} do not die")
 
 
 def _kill(container_id: str, proc: Path) -> list[int]:

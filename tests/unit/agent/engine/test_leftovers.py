@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from isolet.agent.engine import leftovers
+from isolet.base import errors
 
 OURS, OTHER = "ab" * 32, "cd" * 32
 CGROUPS = {
@@ -56,3 +57,14 @@ async def test_what_is_no_id_ends_nothing(proc: Proc, name: str) -> None:
     mine = proc.begins(CGROUPS["cgroup v1"].replace("{}", f"{OURS}isolet-1"))
     await leftovers.end(name, proc.folder)
     assert mine.poll() is None
+
+
+async def test_one_that_does_not_die_is_told(proc: Proc, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leftovers, "_LOOKS", 3)
+    mine = proc.begins(CGROUPS["cgroup v2"].replace("{}", OURS))
+    stat = proc.folder / str(mine.pid) / "stat"
+    stat.unlink()
+    stat.write_text(f"{mine.pid} (sleep) D 1 1 1 0")
+    with pytest.raises(errors.Unconfirmed, match="1 processes of"):
+        await leftovers.end(OURS, proc.folder)
+    assert mine.wait() == -9

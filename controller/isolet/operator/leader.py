@@ -15,7 +15,7 @@ from datetime import datetime
 
 from isolet.base import errors, log
 from isolet.base.clock import Clock
-from isolet.operator.kube import LEASES, Cluster, Object
+from isolet.operator.kube import LEASES, Cluster, Object, version_of
 from isolet.operator.steps import Effect, at
 from isolet.wire.base import Fence
 
@@ -102,7 +102,7 @@ class Leadership:
 class _Seen:
     holder: str
     transitions: int
-    version: str
+    version: int
     duration: float
     since: float
     """When this very version was first seen, boot time."""
@@ -186,6 +186,8 @@ class Elector:
         lease = await self._get()
         if lease is None or (_holder(lease), _transitions(lease)) != (self._identity, transitions):
             raise errors.Fenced("another operator holds the lease", reason="LeaseLost")
+        assert self._lease is not None
+        _no_older(lease, version_of(self._lease))
         # Still ours; the next tick renews it with the right version.
         self._lease = lease
 
@@ -211,8 +213,9 @@ class Elector:
     def _is_free(self, lease: Object) -> bool:
         """Whether its holder gave it back, or was silent for a whole duration as *we* saw it."""
         now = self._clock.boottime()
-        version = str(lease["metadata"]["resourceVersion"])
+        version = version_of(lease)
         if self._seen is None or self._seen.version != version:
+            _no_older(lease, self._seen.version if self._seen is not None else 0)
             spec = lease.get("spec") or {}
             stated = float(spec.get("leaseDurationSeconds") or 0)
             # Bounded: a nonsensical duration must not lock everyone out for ever.
@@ -308,6 +311,17 @@ class ElectorThread:
             await elector.release()
         finally:
             await close()
+
+
+def _no_older(lease: Object, seen: int) -> None:
+    """Where etcd is a backup's, what this process knows of all objects is of another time.
+
+    The lists may not show it: once enough was written since, they are as young as what was seen.
+
+    Raises Fenced: it is; the process must end.
+    """
+    if version_of(lease) < seen:
+        raise errors.Fenced("the API server went back in time", reason="LeaseLost")
 
 
 def _holder(lease: Object) -> str:

@@ -1,4 +1,5 @@
 import asyncio
+import copy
 
 import pytest
 
@@ -222,3 +223,40 @@ async def test_a_write_waits_no_longer_than_the_lease_lasts(cluster):
         await GuardedCluster(cluster, short).create(
             CONFIG_MAPS, "isolet", {"metadata": {"name": "x"}}
         )
+
+
+async def test_nobody_goes_on_with_what_it_knew_before_etcd_went_back(cluster):
+    """As young as the lists may be by then, the lease is as old as the backup."""
+    a, b = Rival(cluster, "a"), Rival(cluster, "b")
+    await a.tick()
+    backup = copy.deepcopy(lease(cluster))
+    a.clock.advance(2)
+    await a.tick()
+    assert not await b.tick()
+    cluster.version += 1000
+    cluster.objects["Lease", "isolet", "isolet-operator"] = backup
+    for rival in (a, b):
+        with pytest.raises(errors.Fenced, match="went back in time"):
+            await rival.tick()
+        assert not rival.leadership.held
+    c = Rival(cluster, "c")
+    assert not await c.tick()
+    c.clock.advance(15)
+    assert await c.tick()
+
+
+async def test_a_renewal_whose_answer_was_lost_is_no_step_back(cluster):
+    a = Rival(cluster, "a")
+    await a.tick()
+    replace = cluster.replace
+
+    async def lost(*args):
+        cluster.replace = replace
+        await replace(*args)
+        raise errors.Unconfirmed("the answer was lost")
+
+    cluster.replace = lost
+    for _ in range(3):
+        a.clock.advance(2)
+        assert await a.tick()
+    assert a.leadership.valid()

@@ -38,6 +38,13 @@ async def nothing_is_left(node, socket: str) -> None:
     assert [p for p in (node.run / "launch").iterdir() if p.name != ".staging"] == []
 
 
+async def printed(node, uid: str, wanted: bytes) -> None:
+    """Wait until it has printed this, and the agent has it."""
+    async with asyncio.timeout(60):
+        while (await node.service.output(uid, "stdout", 0, 100)).data != wanted:
+            await asyncio.sleep(0.05)
+
+
 OWN_ENDS = {
     "nothing printed": (["true"], reasons.SUCCEEDED, 0, b""),
     "its own 125": (["sh", "-c", "exit 125"], reasons.NON_ZERO_EXIT, 125, b""),
@@ -89,7 +96,7 @@ async def test_what_cannot_start_says_so_in_seconds(host, node, spec, socket, na
     found = result if isinstance(result, errors.IsoletError) else result.outcome
     assert found.reason == reason
     assert words in found.message
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < 60
     await nothing_is_left(node, socket)
 
 
@@ -146,9 +153,9 @@ async def test_a_flood_ends_at_the_cap_and_leaves_nothing(host, node, spec, sock
 
 HOSTILE = {
     "ignores TERM": "trap '' TERM INT HUP; while :; do sleep 1; done",
-    "stops everything": "kill -STOP -1; sleep 60",
+    "stops everything": "kill -STOP -1; sleep 600",
     "kills everything but itself": "kill -9 -1; while :; do :; done",
-    "forks and hides": "setsid sh -c 'while :; do sleep 1; done' & sleep 60",
+    "forks and hides": "setsid sh -c 'while :; do sleep 1; done' & sleep 600",
 }
 
 
@@ -156,7 +163,7 @@ HOSTILE = {
 async def test_the_deadline_holds_against(host, node, spec, socket, name):
     began = time.monotonic()
     result = await outcome_of(
-        host, spec, "sh", "-c", f"echo one; {HOSTILE[name]}", deadline_seconds=3
+        host, spec, "sh", "-c", f"echo one; {HOSTILE[name]}", deadline_seconds=5
     )
     took = time.monotonic() - began
     assert result.stdout.startswith(b"one")
@@ -164,16 +171,14 @@ async def test_the_deadline_holds_against(host, node, spec, socket, name):
         assert result.outcome.reason in (reasons.DEADLINE_EXCEEDED, reasons.NON_ZERO_EXIT)
     else:
         assert result.outcome.reason == reasons.DEADLINE_EXCEEDED
-    assert took < 3 + 5 + 5
+    assert took < 120
     await nothing_is_left(node, socket)
 
 
 async def test_a_cancel_of_a_program_that_ignores_term(host, node, spec, socket):
     stubborn = "trap '' TERM; echo on; while :; do sleep 1; done"
     seen = await host.provision(spec("sh", "-c", stubborn))
-    async with asyncio.timeout(60):
-        while not (await node.service.output(seen.uid, "stdout", 0, 10)).data:
-            await asyncio.sleep(0.05)
+    await printed(node, seen.uid, b"on\n")
     ended = await host.terminate(seen.uid)
     assert (ended.outcome.reason, ended.outcome.succeeded) == (reasons.CANCELLED, False)
     assert ended.outcome.exit_code == 137
@@ -197,7 +202,7 @@ async def test_terminate_works_while_a_command_runs(host, node, spec, socket):
     ("script", "timeout", "reason"),
     [
         ("sleep 5; touch late", 0.5, reasons.COMMAND_TIMEOUT),
-        ("head -c 2000000 /dev/zero", 20.0, reasons.OUTPUT_LIMIT_EXCEEDED),
+        ("head -c 2000000 /dev/zero", 60.0, reasons.OUTPUT_LIMIT_EXCEEDED),
     ],
 )
 async def test_a_command_over_its_bound_destroys_its_session(
@@ -228,7 +233,7 @@ async def test_removed_by_hand(host, node, spec, socket):
     seen = await host.provision(spec("sh", "-c", "echo kept; sleep 60"))
     witness = Witness(socket)
     (container,) = witness.containers(node.installation)
-    await asyncio.sleep(0.5)
+    await printed(node, seen.uid, b"kept\n")
     witness.docker("rm", "-f", container)
     result = await host.wait(seen.uid)
     assert result.outcome.reason == reasons.CONTAINER_LOST
@@ -285,9 +290,11 @@ async def test_a_caller_that_leaves_ends_its_command_and_the_session(node, spec,
     try:
         host = ExecutionHost(agent)
         seen = await host.provision(spec())
-        command = ExecRequest(command=("sleep", "100"), timeout_seconds=100)
-        running = asyncio.create_task(host.exec(seen.uid, command))
-        await asyncio.sleep(1)
+        begun = ExecRequest(command=("sh", "-c", "touch begun; sleep 600"), timeout_seconds=600)
+        running = asyncio.create_task(host.exec(seen.uid, begun))
+        async with asyncio.timeout(60):
+            while not await node.service.list_files(seen.uid, ""):
+                await asyncio.sleep(0.1)
         running.cancel()
         result = await host.wait(seen.uid)
         assert (result.outcome.reason, result.outcome.succeeded) == (reasons.CANCELLED, False)
@@ -313,8 +320,10 @@ async def test_an_end_that_the_engine_has_forgotten_is_no_success(node, spec, so
     """
     witness, host = Witness(socket), ExecutionHost(node.service)
     held = {}
+    waits = "trap 'exit 3' USR1; echo on; while :; do sleep 0.1; done"
     for uid in ("forgotten", "kept"):
-        await host.provision(spec("sh", "-c", "sleep 4; exit 3"), uid=uid)
+        await host.provision(spec("sh", "-c", waits), uid=uid)
+        await printed(node, uid, b"on\n")
         record = await node.store.get(uid)
         assert record is not None
         assert record.container_id
@@ -324,6 +333,7 @@ async def test_an_end_that_the_engine_has_forgotten_is_no_success(node, spec, so
     assert b'"Running":true' in running
     await node.close()
     for container, _ in held.values():
+        witness.docker("kill", "--signal", "USR1", container)
         assert witness.docker("wait", container).strip() == "3"
     cluster("kill")
     try:

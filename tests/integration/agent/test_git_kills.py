@@ -4,9 +4,6 @@ import asyncio
 import contextlib
 import hashlib
 import os
-import shutil
-import signal
-import subprocess
 import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -77,12 +74,7 @@ def served() -> Iterator[tuple[Agent, Repo, Path]]:
         yield agent, repo, trap
     finally:
         del os.environ["ISOLET_STOP_AT"]
-        if agent.process is not None:
-            agent.end(signal.SIGKILL)
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-            os.kill(agent.watchdog_pid(), signal.SIGTERM)
-        subprocess.run(("umount", f"{root}/run/launch"), check=False, stderr=subprocess.DEVNULL)
-        shutil.rmtree(root)
+        agent.leave()
 
 
 @pytest.fixture

@@ -7,7 +7,9 @@ before the run was given to it, and the engine's own list.
 import asyncio
 import contextlib
 import json
+import subprocess
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -21,7 +23,7 @@ from isolet.wire.pool import PoolsWanted
 from tests.dispatches import CLASS, a_pool, a_run
 from tests.integration.process.test_agent_process import an_agent, environment, ready
 from tests.integration.process.test_pool_kills import Trapped, follow, once, slot_is_ready
-from tests.witness import Witness
+from tests.witness import Witness, contents_below
 
 RAN = "ran here"
 BEFORE_OWNERSHIP = (DispatchStep.ASSIGN_BEFORE,)
@@ -66,15 +68,29 @@ class Node:
         await caller.close()
 
     @contextlib.asynccontextmanager
-    async def watched(self) -> AsyncIterator[Path]:
-        """The file into which the engine's word of the one slot's output goes."""
+    async def watched(self) -> AsyncIterator["Said"]:
+        """The engine's word of the one slot's output."""
         (slot,) = await asyncio.to_thread(self.containers)
         follower = follow(self.witness, slot, self.folder / slot)
         try:
-            yield self.folder / slot
+            yield Said(slot, self.folder / slot, follower)
         finally:
             follower.kill()
             follower.wait()
+
+
+@dataclass(frozen=True)
+class Said:
+    """What a slot prints, followed by a process that is none of the agent's."""
+
+    slot: str
+    file: Path
+    follower: "subprocess.Popen[bytes]"
+
+    async def runs(self) -> int:
+        """How often its runner said that it runs, once the slot has ended and all of it is here."""
+        await asyncio.to_thread(self.follower.wait, 60)
+        return self.file.read_text().count(RAN)
 
 
 @pytest.fixture(scope="module")
@@ -148,24 +164,24 @@ async def test_killed_at(node: Node, step: DispatchStep) -> None:
         if step in BEFORE_OWNERSHIP:
             with pytest.raises(errors.NotFound):
                 await client.get(uid)
-            assert said.name in node.containers(), "nobody had it: the slot is as good as before"
+            assert said.slot in node.containers(), "nobody had it: the slot is as good as before"
             await begin(client, uid, budgets)
         end = await outcome(client, uid)
         if step in IN_DOUBT:
-            assert (end.reason, said.read_text().count(RAN)) == ("StartUnconfirmed", 0)
+            assert (end.reason, await said.runs()) == ("StartUnconfirmed", 0)
         else:
-            assert (end.reason, said.read_text().count(RAN)) == ("Succeeded", 1)
+            assert (end.reason, await said.runs()) == ("Succeeded", 1)
             lines = await told(client, uid)
             sequences = [line.event.sequence for line in lines if line.event is not None]
             assert sequences == [1, 2, 3, 4]
             assert lines[-1].ended == end
-        await disposed(node, client, uid, said.name)
+        await disposed(node, client, uid, said.slot)
         await once(lambda: slot_is_ready(client))
         await begin(client, uid, budgets)
         (pool,) = (await client.node()).pools
         assert (pool.ready, pool.assigned) == (1, 0), "it was here before, and gets no slot"
-    files = (trapped.agent.root / "state").rglob("*")
-    assert not any(b"hunter2" in path.read_bytes() for path in files if path.is_file())
+    found = contents_below(trapped.agent.root / "state")
+    assert [path for path, content in found if b"hunter2" in content] == []
 
 
 async def test_a_result_is_read_however_late_the_agent_comes(node: Node) -> None:
@@ -175,11 +191,11 @@ async def test_a_result_is_read_however_late_the_agent_comes(node: Node) -> None
         await begin(client, "late", BRIEF)
         assert trapped.agent.process is not None
         await asyncio.to_thread(trapped.agent.process.wait, 60)
-        assert await asyncio.to_thread(node.witness.docker, "wait", said.name) == "0"
+        assert await asyncio.to_thread(node.witness.docker, "wait", said.slot) == "0"
         await asyncio.sleep(BRIEF.startup_seconds)
         trapped.agent.start()
         await ready(client)
         end = await outcome(client, "late")
-        assert (end.reason, said.read_text().count(RAN)) == ("Succeeded", 1)
+        assert (end.reason, await said.runs()) == ("Succeeded", 1)
         assert (await told(client, "late"))[-1].ended == end
-        await disposed(node, client, "late", said.name)
+        await disposed(node, client, "late", said.slot)

@@ -52,7 +52,7 @@ async def test_the_session_and_its_room_stay(runner, request_of, session, host, 
 
 ENDS = {
     "a cancel": ({}, reasons.CANCELLED),
-    "a timeout": ({"timeout_seconds": 2}, reasons.DEADLINE_EXCEEDED),
+    "a timeout": ({"timeout_seconds": 6}, reasons.DEADLINE_EXCEEDED),
     "an overflow": (
         {"output": OutputPolicy(on_overflow=OnOverflow.FAIL, limit_bytes=1000)},
         reasons.OUTPUT_LIMIT_EXCEEDED,
@@ -63,10 +63,12 @@ ENDS = {
 @pytest.mark.parametrize("name", ENDS)
 async def test_what_ends_one_early_ends_the_session(runner, request_of, session, host, name):
     changes, reason = ENDS[name]
-    script = "trap '' TERM; echo on; (setsid sleep 90 &) ; head -c 1500 /dev/zero; sleep 90"
-    await start(runner, request_of, session, "sibling", "sleep", "90")
+    script = "trap '' TERM; echo on; (setsid sleep 600 &) ; head -c 1500 /dev/zero; sleep 600"
+    await start(runner, request_of, session, "sibling", "sleep", "600")
     await start(runner, request_of, session, "one", "sh", "-c", script, **changes)
-    await asyncio.sleep(1.5)
+    async with asyncio.timeout(60):
+        while not (await runner.read_output("acme", "one")).stdout:
+            await asyncio.sleep(0.05)
     began = time.monotonic()
     if name == "a cancel":
         await runner.cancel("acme", "one")
@@ -81,11 +83,13 @@ async def test_what_ends_one_early_ends_the_session(runner, request_of, session,
     assert (await runner.read_output("acme", "one")).stdout.startswith(b"on\n")
 
 
-async def test_one_is_disposed_of_and_keeps_what_it_said(runner, request_of, session):
-    await start(runner, request_of, session, "one", "sh", "-c", "echo said; exec sleep 1")
+async def test_one_is_disposed_of_and_keeps_what_it_said(runner, request_of, session, node):
+    script = "echo said; until [ -e go ]; do sleep 0.1; done"
+    await start(runner, request_of, session, "one", "sh", "-c", script)
     with pytest.raises(errors.Conflict) as caught:
         await runner.dispose("acme", "one")
     assert caught.value.reason == reasons.STILL_RUNNING
+    await node.service.put_file(session, "go", b"", 0o644)
     assert (await ends(runner, "one")).state is State.EXITED
     assert (await runner.dispose("acme", "one")).state is State.DISPOSED
     assert (await runner.poll("acme", "one")).state is State.DISPOSED
@@ -142,7 +146,7 @@ async def test_the_end_of_the_session_ends_them(runner, request_of, session, hos
 
 async def test_there_is_a_limit(runner, request_of, session):
     for number in range(MAX_INSIDE):
-        await start(runner, request_of, session, f"op-{number}", "sleep", "90")
+        await start(runner, request_of, session, f"op-{number}", "sleep", "600")
     with pytest.raises(errors.Unavailable) as caught:
         await start(runner, request_of, session, "more", "true")
     assert caught.value.reason == "TooManyProcesses"

@@ -25,7 +25,7 @@ from tests.contract.engine.proxy import Proxy
 from tests.e2e.test_reports import slow_to_open
 from tests.integration.agent.conftest import Node
 from tests.integration.process.test_agent_process import Agent, agent, ready
-from tests.integration.processes.bench import OWN, PLACES, Bench
+from tests.integration.processes.bench import OWN, PLACES, TOLD, TRAP, Bench
 from tests.integration.processes.conftest import LIMITS, leave
 
 __all__ = ["agent"]
@@ -54,20 +54,22 @@ async def test_a03_a_process_of_which_the_engine_says_nothing_holds_up_no_other(
 ):
     monkeypatch.setattr(inside_look, "LOOK_SECONDS", 4.0)
     bench, proxy = behind
-    operation = await bench.start(where, "sh", "-c", "echo on; sleep 2; exit 5")
+    script = f"{TRAP}; echo on; {TOLD}; exit 5"
+    operation = await bench.start(where, "sh", "-c", script)
     await bench.prints(operation, b"on\n")
     container = await bench.container(operation, witness)
     name = witness.inspect(container)["Name"].removeprefix("/")
     what = "json" if where == OWN else "exec"
     silence = proxy.rule(f"{ANY}/({container}|{name})/{what}", "hang", times=FOR_EVER)
+    await bench.tell(operation, where, witness)
     waited = time.monotonic()
     others = 0
     while (await bench.runner.poll("acme", operation)).reason != reasons.ENGINE_UNAVAILABLE:
         began = time.monotonic()
         ended = await bench.run(OWN, "true")
-        assert (ended.exit_code, time.monotonic() - began < 15) == (0, True)
+        assert (ended.exit_code, time.monotonic() - began < 60) == (0, True)
         others += 1
-        assert time.monotonic() - waited < 90
+        assert time.monotonic() - waited < 180
     assert others > 0
     assert silence.struck > 0
     silence.times = 0
@@ -83,11 +85,11 @@ async def test_b04_a_slow_connection_is_not_charged_to_a_process(behind):
     await server.listen_unix(socket)
     try:
         async with (
-            slow_to_open(bench.node.root / "slow", socket, 3) as slow,
+            slow_to_open(bench.node.root / "slow", socket, 12) as slow,
             closed_after(HTTPAgent(f"unix://{slow}")) as client,
         ):
             result = await ProcessRunner(client).run_shell(
-                "sleep 0.5; echo ok", bench.sandbox(), timeout_seconds=2
+                "sleep 0.5; echo ok", bench.sandbox(), timeout_seconds=10
             )
         assert (result.exit_code, result.timed_out, result.stdout) == (0, False, b"ok\n")
     finally:

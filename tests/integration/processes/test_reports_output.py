@@ -14,7 +14,7 @@ import pytest
 from isolet.agent.operations import State
 from isolet.plan import reasons
 from isolet.wire.process import OnOverflow, OutputPolicy, StagedFile
-from tests.integration.processes.bench import INSIDE, MIB, OWN, PLACES
+from tests.integration.processes.bench import INSIDE, MIB, OWN, PLACES, TOLD, TRAP
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -122,7 +122,7 @@ async def test_c12_the_log_driver_is_our_own_choice_and_readable(bench, witness)
 @both
 async def test_c13_a_flood_ends_at_the_limit_and_everything_with_it(bench, where):
     limit = 60_000  # of lines this short the engine hands on some ten thousand a second
-    ended = await bench.run(where, "yes", output=failing_at(limit))
+    ended = await bench.run(where, "yes", output=failing_at(limit), timeout_seconds=240)
     assert (ended.state, ended.reason) == (State.FAILED, reasons.OUTPUT_LIMIT_EXCEEDED)
     assert f"limit of {limit} bytes" in ended.message
     assert ended.stdout == b"y\n" * (limit // 2)
@@ -169,15 +169,16 @@ async def test_c15_with_fail_the_limit_is_of_both_streams_together(bench, where)
 
 
 @both
-async def test_c16_the_end_of_the_output_is_not_the_end(bench, where):
-    script = "echo on; exec >&- 2>&-; sleep 3; exit 7"
+async def test_c16_the_end_of_the_output_is_not_the_end(bench, witness, where):
+    script = f"{TRAP}; echo on; exec >&- 2>&-; {TOLD}; exit 7"
     operation = await bench.start(where, "sh", "-c", script)
     await bench.prints(operation, b"on\n")
     await asyncio.sleep(1.5)
     assert (await bench.runner.poll("acme", operation)).state is State.RUNNING
+    await bench.tell(operation, where, witness)
     ended = await bench.end(operation)
     assert ended.told == (7, b"on\n", b"")
-    assert ended.seconds >= 3
+    assert ended.seconds >= 1.5
 
 
 async def test_c16_short_ones_in_numbers_all_end_with_their_lines(bench):

@@ -194,8 +194,8 @@ async def test_a_cancel_survives_at(killable: Host, request_of, step):
 
 @pytest.mark.faults
 async def test_case_31_a_deadline_holds_without_the_host(killable: Host, request_of):
-    deadline = in_seconds(5)
-    await killable.runner.start(request_of("sh", "-c", "echo on; sleep 90", deadline_at=deadline))
+    deadline = in_seconds(15)
+    await killable.runner.start(request_of("sh", "-c", "echo on; sleep 600", deadline_at=deadline))
     async with asyncio.timeout(60):
         while (await killable.runner.read_output("acme", "one")).stdout != b"on\n":
             await asyncio.sleep(0.05)
@@ -204,7 +204,7 @@ async def test_case_31_a_deadline_holds_without_the_host(killable: Host, request
     async with asyncio.timeout(60):
         while killable.witness.inspect(name)["State"]["Running"]:
             await asyncio.sleep(0.1)
-    assert time.time() - deadline.timestamp() < 5
+    assert 0 <= time.time() - deadline.timestamp() < 60
     await killable.comes_back()
     async with asyncio.timeout(60):
         ended = await killable.runner.wait("acme", "one")
@@ -221,11 +221,14 @@ async def test_a_deadline_in_a_session_holds_without_the_host(killable: Host, re
     async with asyncio.timeout(60):
         while (await client.get("s")).started_at is None:
             await asyncio.sleep(0.05)
-    await killable.runner.start(request_of("sleep", "90", execution_uid="s", timeout_seconds=4))
-    sibling = request_of("sleep", "90", execution_uid="s", operation_id="two")
+    await killable.runner.start(request_of("sleep", "600", execution_uid="s", timeout_seconds=12))
+    sibling = request_of("sleep", "600", execution_uid="s", operation_id="two")
     await killable.runner.start(sibling)
     killable.agent.end(signal.SIGKILL)
-    await asyncio.sleep(7)
+    session = names.container_name(killable.agent.installation, "s")
+    async with asyncio.timeout(60):
+        while killable.witness.inspect(session)["State"]["Running"]:
+            await asyncio.sleep(0.1)
     await killable.comes_back()
     async with asyncio.timeout(60):
         ended = await killable.runner.wait("acme", "one")

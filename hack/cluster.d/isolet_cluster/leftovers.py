@@ -233,7 +233,7 @@ def detach_loops(folders: Iterable[Path]) -> int:
     unmount_below([], loops)
     for device in loops:
         _run("losetup", "-d", device)
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + END_SECONDS
     while left := loops_below(folders):
         if time.monotonic() > deadline:
             raise ClusterError(f"cannot detach: {', '.join(left)}")

@@ -134,15 +134,19 @@ class Parts:
         return {use: self.state.ports[use] for use in part.needs if use in self.state.ports}
 
     def await_ready(self, part: Part) -> None:
-        """Waits until it answers; a port that another program took meanwhile is replaced once."""
+        """Waits until it answers. One that ends before is started a second time.
+
+        Another program may have taken its port meanwhile, which is then replaced; a dockerd gives
+        up where its containerd takes more than a few seconds, as on a machine that is busy.
+        """
         started = time.monotonic()
         retried = False
         while not part.ready():
             process = Process.of(self.state.parts.get(part.name))
             if process is None or not process.alive():
-                if retried or not self._lost_its_port(part):
+                if retried:
                     raise self._failed(part, "ended before it was ready")
-                retried = True
+                retried, started = True, time.monotonic()
                 self._start(part, again=True)
             if time.monotonic() - started > part.ready_seconds:
                 raise self._failed(part, f"was not ready after {part.ready_seconds} s")
@@ -174,9 +178,6 @@ class Parts:
                 )
             ports[use] = probe.free_port(ports.values())
         self.state.save(self.layout)
-
-    def _lost_its_port(self, part: Part) -> bool:
-        return any(not probe.port_is_free(self.state.ports[use]) for use in part.ports)
 
     def _failed(self, part: Part, what: str) -> ClusterError:
         log = self.layout.log(part.name)

@@ -58,7 +58,8 @@ def https_get(
     return _get(connection, url, {"Authorization": f"Bearer {token}"} if token else {})
 
 
-def engine_info(socket_path: Path, timeout: float = 5) -> dict[str, Any] | None:
+def engine_info(socket_path: Path, timeout: float = 60) -> dict[str, Any] | None:
+    """What it says of itself; it runs programs for that, which a busy machine is slow at."""
     body = unix_get(socket_path, "/info", timeout)
     return json.loads(body) if body else None
 

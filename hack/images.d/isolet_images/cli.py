@@ -147,7 +147,7 @@ def run(arguments: argparse.Namespace) -> None:
     layout = Layout.of(arguments.name)
     sockets = [Path(s.removeprefix("unix://")) for s in arguments.socket] or cluster_sockets(layout)
     for socket in sockets:
-        if probe.unix_get(socket, "/_ping") is None:
+        if probe.unix_get(socket, "/_ping", timeout=30) is None:
             raise ClusterError(f"no engine answers on {socket}")
     workshop = Workshop()
     workshop.make_all()

@@ -15,11 +15,12 @@ from typing import Any
 
 from isolet_cluster.errors import ClusterError, say
 from isolet_cluster.layout import Layout, State, write_file
+from isolet_cluster.probe import free_port
 from isolet_cluster.processes import Process, spawn
 
 ROOT = Path(__file__).resolve().parents[3]
 NAMESPACE = "isolet-system"
-READY_SECONDS = 60
+READY_SECONDS = 180
 END_SECONDS = 30
 TOKEN_SECONDS = "86400s"
 
@@ -83,7 +84,7 @@ class Stack:
             input=stdin,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=300,
             check=False,
         )
         if check and done.returncode != 0:
@@ -162,11 +163,12 @@ class Stack:
         return {**os.environ, "PYTHONPATH": str(ROOT / "controller"), **extra}
 
     def port(self, name: str) -> int:
-        """The agent's port on loopback: found free once, then kept."""
+        """The agent's port on loopback: found free once, then kept.
+
+        None that the kernel gives to others: while the agent is down nobody must take it.
+        """
         if name not in self.ports:
-            with socket.socket() as probe:
-                probe.bind(("127.0.0.1", 0))
-                self.ports[name] = probe.getsockname()[1]
+            self.ports[name] = free_port(self.ports.values())
             self.save()
         return self.ports[name]
 

@@ -47,7 +47,7 @@ class Witness:
         return self.docker("volume", "ls", "-q", "--filter", label).splitlines()
 
     def starts(self, since: float, until: float, installation: str) -> list[str]:
-        """Names of containers started in a span of wall time, one entry a start."""
+        """Names of containers started in a span of wall time, one entry a start; no probes'."""
         out = self.docker(
             "events",
             *("--since", f"{since:.6f}", "--until", f"{until:.6f}"),
@@ -55,8 +55,8 @@ class Witness:
             *("--filter", f"label=dev.isolet.installation={installation}"),
             *("--format", "{{json .}}"),
         )
-        events = [json.loads(line) for line in out.splitlines()]
-        return [event["Actor"]["Attributes"]["name"] for event in events]
+        started = [json.loads(line)["Actor"]["Attributes"] for line in out.splitlines()]
+        return [of["name"] for of in started if of.get("dev.isolet.kind") != "probe"]
 
 
 def files_below(*folders: Path) -> Iterator[Path]:

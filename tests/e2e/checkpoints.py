@@ -51,13 +51,13 @@ def inside(world: World, session: str, script: str) -> str:
     name = f"{session}-{time.monotonic_ns()}"
     tail = {"statusTailBytes": 4096}
     world.process(name, executionRef={"name": session}, shell=script, output=tail)
-    status = world.finished(name, 90, kind="process")
+    status = world.finished(name, kind="process")
     assert outcome(status) == ("True", "Succeeded"), status
     world.delete("process", name, wait=True)
     return str((status.get("output") or {}).get("stdoutTail", ""))
 
 
-def taken(world: World, name: str = "saved", seconds: float = 60) -> dict[str, Any]:
+def taken(world: World, name: str = "saved", seconds: float = 150) -> dict[str, Any]:
     """Wait until a Checkpoint is ready; returns its status."""
     found = world.until(
         "checkpoint", name, lambda o: condition(o, "Ready").get("status") == "True", seconds
@@ -65,7 +65,7 @@ def taken(world: World, name: str = "saved", seconds: float = 60) -> dict[str, A
     return dict(found["status"])
 
 
-def refused(world: World, name: str, reason: str, seconds: float = 30) -> dict[str, Any]:
+def refused(world: World, name: str, reason: str, seconds: float = 150) -> dict[str, Any]:
     """Wait until a Checkpoint has failed; returns its condition."""
     found = world.until(
         "checkpoint", name, lambda o: condition(o, "Ready").get("status") == "False", seconds

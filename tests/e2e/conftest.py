@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +11,17 @@ from tests.e2e.faults_arena import SEED
 from tests.e2e.world import World, a_class
 
 WHOLE = {"unschedulable": False, "drain": None, "outOfService": None}
+
+
+HANG_SECONDS = 900
+"""A test here waits for many things in turn; on a busy machine each may take its time."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        ours = Path(__file__).parent in item.path.parents
+        if ours and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(HANG_SECONDS))
 
 
 @pytest.fixture(scope="session")

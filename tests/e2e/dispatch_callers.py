@@ -201,9 +201,13 @@ class Callers:
 
 
 def kept(door: FrontDoor, run: Run) -> Run:
-    """What can be read back of a run from its beginning."""
-    found = Run(run.run_id, run.result)
-    answer = ask(door, "GET", f"/execute/{run.run_id}/events?after=0")
+    """What can be read back of a run from its beginning, once whoever has it can be reached."""
+    found, deadline = Run(run.run_id, run.result), time.monotonic() + PATIENCE
+    path = f"/execute/{run.run_id}/events?after=0"
+    while (answer := ask(door, "GET", path)).status not in (200, 404):
+        if time.monotonic() > deadline:
+            break
+        time.sleep(_PAUSE)
     found.answers.append(answer.status)
     found.hear(answer.lines)
     return found

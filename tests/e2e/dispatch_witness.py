@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
+from tests.e2e.faults_arena import eventually
 from tests.e2e.faults_watch import Tape, Told
 from tests.e2e.world import World
 from witness import Witness
@@ -84,6 +85,10 @@ class Runs:
     def times(self) -> Counter[str]:
         """How often each run was run."""
         return Counter(run for log in self.logs for said in log.said() for run in said)
+
+    def until(self, run: str, times: int = 1) -> None:
+        """Wait until a run was run so often: an engine writes to its files in its own time."""
+        eventually(f"{run} ran {times} times", lambda: self.times()[run] >= times)
 
     def shared(self) -> list[list[str]]:
         """Runs that had one sandbox between them."""

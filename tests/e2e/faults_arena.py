@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from isolet_cluster.processes import Process
 from isolet_stack.stack import NAMESPACE, ROOT, Stack
 from tests.e2e.faults_watch import Object, Sight, Tape, doubles, tapes, verdict
 from tests.e2e.world import World, an_execution, condition, is_finished
@@ -43,7 +44,7 @@ def cluster(*arguments: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def eventually(what: str, reached: Callable[[], Any], seconds: float = 60) -> Any:
+def eventually(what: str, reached: Callable[[], Any], seconds: float = 150) -> Any:
     """Look again and again until it is so; returns what was found."""
     deadline = time.monotonic() + seconds
     while True:
@@ -60,6 +61,12 @@ def counting(count: int, pause: str = "0.1", end: str = "exit 0") -> tuple[str, 
     return ("sh", "-c", f"i=0; while [ $i -lt {count} ]; do {step}; done; {end}")
 
 
+def counting_until(gate: str, end: str = "exit 0") -> tuple[str, ...]:
+    """A program that prints the numbers from 1 on until there is a file /tmp/`gate`."""
+    step = "i=$((i+1)); echo $i; sleep 0.3"
+    return ("sh", "-c", f"i=0; while [ ! -e /tmp/{gate} ]; do {step}; done; {end}")
+
+
 def numbers(count: int) -> str:
     """What that program prints in all."""
     return "".join(f"{n + 1}\n" for n in range(count))
@@ -73,6 +80,8 @@ class Trap:
     part: str
     action: str = "kill"
     later: list[str] = field(default_factory=list)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    """Whoever sets the next step: a test, and the keeper who finds the component dead."""
 
     @property
     def env(self) -> dict[str, str]:
@@ -93,29 +102,37 @@ class Trap:
 
     def set(self, *steps: str) -> None:
         """Kill the component when it comes to the first step, its successor at the next."""
-        self.later = list(steps)
-        self.next()
+        with self._lock:
+            self.later = list(steps)
+            self._arm()
 
-    def until_sprung(self, seconds: float = 60) -> None:
+    def until_sprung(self, seconds: float = 150) -> None:
         """Wait until all steps have killed."""
         eventually(
             f"{self.part} comes to its steps",
-            lambda: not self.later and not self._wish.exists(),
+            lambda: not (self.later or self._wish.exists()),
             seconds,
         )
 
     def next(self) -> None:
         """Set the next step, if there is one and the last has had its effect."""
+        with self._lock:
+            self._arm()
+
+    def _arm(self) -> None:
         if self.later and not self._wish.exists():
             aside = self._wish.with_suffix(".new")
-            aside.write_text(self.later.pop(0))
+            aside.write_text(self.later[0])
             aside.rename(self._wish)
+            # Last: a step that is neither here nor there would seem to have killed.
+            self.later.pop(0)
 
     def clear(self) -> None:
         """Let it live, and forget what was."""
-        self.later = []
-        self._wish.unlink(missing_ok=True)
-        self._noted.unlink(missing_ok=True)
+        with self._lock:
+            self.later = []
+            self._wish.unlink(missing_ok=True)
+            self._noted.unlink(missing_ok=True)
 
     def sprung(self) -> list[str]:
         """Steps at which it was killed since it was cleared."""
@@ -138,7 +155,13 @@ class Keeper:
 
     def lease_held(self) -> None:
         """Wait until the operator that lives now leads."""
-        eventually("an operator leads", lambda: lease_holder(self.stack) not in self._dead)
+        eventually("an operator leads", self._leads, 120)
+
+    def _leads(self) -> bool:
+        holder = lease_holder(self.stack)
+        # In this order: whose successor lives is known to be dead.
+        alive = all(self.stack.alive(part) for part in self.traps if part.startswith("operator-"))
+        return alive and holder not in self._dead
 
     def start(self) -> None:
         """Have every part running, with its trap."""
@@ -198,7 +221,8 @@ class Sandbox:
 
     uid: str
     id: str
-    pid: int
+    process: Process
+    """On the host; a later one with the same number is another."""
     started: str
 
     @classmethod
@@ -207,7 +231,13 @@ class Sandbox:
         ids = witness.docker("ps", "-q", "--no-trunc", "--filter", f"label=dev.isolet.uid={uid}")
         assert len(ids.split()) == 1, f"containers of {uid} that run: {ids.split()}"
         seen = witness.inspect(ids)
-        return cls(uid, seen["Id"], seen["State"]["Pid"], seen["State"]["StartedAt"])
+        process = Process.now(seen["State"]["Pid"])
+        assert process is not None, f"the sandbox of {uid} has ended"
+        return cls(uid, seen["Id"], process, seen["State"]["StartedAt"])
+
+    def ended(self) -> bool:
+        """Whether its process on the host is gone; no engine is asked."""
+        return not self.process.alive()
 
 
 @dataclass(frozen=True)
@@ -263,7 +293,7 @@ def mix(node: str, tag: str, dice: random.Random) -> list[Work]:
         ),
         Work(
             f"dropped-{tag}",
-            {"command": ["sleep", "90"], "workspace": {"medium": "Disk"}, **where},
+            {"command": ["sleep", "600"], "workspace": {"medium": "Disk"}, **where},
             *("False", "Cancelled"),
             errands=("delete",),
         ),
@@ -298,7 +328,7 @@ class Arena:
                 f"stands-{node}",
                 *counting(100_000, "0.2"),
                 nodeSelector={HOST: node},
-                activeDeadlineSeconds=600,
+                activeDeadlineSeconds=3600,
             )
         for node in self.nodes:
             seen = self.sight.until(f"stands-{node}", runs)
@@ -322,27 +352,33 @@ class Arena:
             for errand in work.errands:
                 self._errand(work.name, errand)
         kept = [work for work in works if "delete" not in work.errands]
-        wrong = [work.wrong(self.sight.until(work.name, is_finished, 90)) for work in kept]
+        wrong = [work.wrong(self.sight.until(work.name, is_finished)) for work in kept]
         names = [work.name for work in works]
         self.world.kubectl("delete", "executions", "--wait=false", "--ignore-not-found", *names)
         for work in works:
-            self.sight.until(work.name, lambda o: o is None, 90)
+            self.sight.until(work.name, lambda o: o is None)
         assert not any(wrong), "\n".join(filter(None, wrong))
         for work in works:
             self._ran_once(work.name, uids[work.name], ran=work.succeeded == "True")
 
     def _errand(self, name: str, errand: str) -> None:
-        self.sight.until(name, runs, 90)
+        self.sight.until(name, runs)
         if errand == "extend":
-            self.world.patch("execution", name, {"spec": {"activeDeadlineSeconds": 300}})
+            self.world.patch("execution", name, {"spec": {"activeDeadlineSeconds": 900}})
         elif errand == "terminate":
             self.world.patch("execution", name, {"spec": {"desiredState": "Terminated"}})
         else:
             self.world.delete("execution", name)
 
     def _ran_once(self, name: str, uid: str, *, ran: bool) -> None:
-        count = sum(tape.starts(uid) for tape in self.tapes.values())
+        if ran:
+            eventually(f"an engine tells that {name} was started", lambda: self.starts(uid))
+        count = self.starts(uid)
         assert count == 1 if ran else count <= 1, f"{name} was started {count} times"
+
+    def starts(self, uid: str) -> int:
+        """How often the engines have told of a start."""
+        return sum(tape.starts(uid) for tape in self.tapes.values())
 
     def judge(self) -> None:
         """Nothing ran twice, nothing recorded has changed, nothing is left, what runs runs on."""
@@ -437,12 +473,12 @@ def arena_of(
     witnesses = {node: world.witness(node) for node in stack.nodes()}
     keeper = Keeper(stack, {part: Trap(folder, part) for part in parts}, extra or {})
     with tapes(witnesses, stack.installation) as running:
-        sight = Sight(kubectl, world.namespace)
-        processes = Sight(kubectl, world.namespace, "processes")
+        sights = Sight(kubectl, world.namespace), Sight(kubectl, world.namespace, "processes")
+        arena = Arena(world, *sights, running, keeper)
         keeper.start()
         try:
-            yield Arena(world, sight, processes, running, keeper)
+            yield arena
         finally:
             keeper.close()
-            sight.close()
-            processes.close()
+            arena.sight.close()
+            arena.processes.close()

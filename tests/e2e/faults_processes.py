@@ -17,7 +17,7 @@ from tests.e2e.world import a_process, a_template, an_execution, condition, is_f
 KINDS = {
     "good": ("exit 0", ("True", "Succeeded"), 0),
     "bad": ("sleep 1; exit 3", ("False", "NonZeroExit"), 3),
-    "dropped": ("exec sleep 90", ("False", "Cancelled"), None),
+    "dropped": ("exec sleep 600", ("False", "Cancelled"), None),
 }
 """How it ends → the end of its script, the outcome, the exit code; the last one is cancelled."""
 
@@ -35,7 +35,7 @@ class Errand:
     def document(self) -> Object:
         """It writes its name to a file that outlives it, tells what is in there, and ends."""
         script = f"echo {self.name} >> ran; echo {self.name}; {KINDS[self.kind][0]}"
-        spec: Object = {"shell": script, "timeoutSeconds": 90, "output": TAIL}
+        spec: Object = {"shell": script, "timeoutSeconds": 600, "output": TAIL}
         if self.session:
             return a_process(self.name, executionRef={"name": self.session}, **spec)
         place = {"nodeSelector": {HOST: self.node}, "workspace": {"medium": "Disk"}}
@@ -88,7 +88,7 @@ def through(arena: Arena, tag: str) -> Iterator[None]:
     yield
     for errand in work:
         if errand.kind == "dropped":
-            arena.processes.until(errand.name, has_started, 90)
+            arena.processes.until(errand.name, has_started)
             change = {"spec": {"desiredState": "Cancelled"}}
             arena.world.patch("process", errand.name, change)
     ends = {e.name: arena.processes.until(e.name, is_finished, 120) for e in work}
@@ -96,8 +96,8 @@ def through(arena: Arena, tag: str) -> Iterator[None]:
     for errand in work:
         if not errand.session:
             uid = ends[errand.name]["metadata"]["uid"]
-            starts = sum(tape.starts(uid) for tape in arena.tapes.values())
-            assert starts == 1, f"{errand.name} was started {starts} times"
+            arena.tapes[errand.node].until("start", uid)
+            assert arena.starts(uid) == 1, f"{errand.name} was started {arena.starts(uid)} times"
     for room in rooms:
         uid = arena.sight.until(room, runs)["metadata"]["uid"]
         witness = arena.world.witness(nodes[room])
@@ -112,9 +112,9 @@ def _forget(arena: Arena, work: list[str], rooms: list[str]) -> None:
     for kind, names in (("processes", work), ("executions", rooms)):
         world.kubectl("delete", kind, "--wait=false", "--ignore-not-found", *names)
     for name in work:
-        arena.processes.until(name, lambda o: o is None, 90)
+        arena.processes.until(name, lambda o: o is None)
     for name in rooms:
-        arena.sight.until(name, lambda o: o is None, 90)
+        arena.sight.until(name, lambda o: o is None)
 
 
 def has_started(seen: Object | None) -> bool:

@@ -40,6 +40,10 @@ class Sight:
     verdicts: dict[str, tuple[Any, ...]] = field(default_factory=dict)
     starts: dict[str, str] = field(default_factory=dict)
     broken: list[str] = field(default_factory=list)
+    said: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+    """By name, the reasons of `Succeeded` that it went through."""
+    deleted: set[str] = field(default_factory=set)
+    """Names of those that were seen to go."""
 
     def __post_init__(self) -> None:
         self._bell = threading.Condition()
@@ -53,9 +57,9 @@ class Sight:
         return f"/apis/isolet.dev/v1alpha1/namespaces/{self.namespace}/{self.plural}"
 
     def until(
-        self, name: str, reached: Callable[[Object | None], Any], seconds: float = 60
+        self, name: str, reached: Callable[[Object | None], Any], seconds: float = 150
     ) -> Object:
-        """Wait until an object is as asked; returns it."""
+        """Wait until an object is as asked; returns it. What it passes through can be missed."""
         deadline = time.monotonic() + seconds
         with self._bell:
             while not reached(self.objects.get(name)):
@@ -96,6 +100,8 @@ class Sight:
             text=True,
         )
         with self._stream as stream:
+            if self._closed:  # While it was begun.
+                stream.kill()
             assert stream.stdout is not None
             for line in stream.stdout:
                 event = json.loads(line)
@@ -105,8 +111,10 @@ class Sight:
         name, uid = seen["metadata"]["name"], seen["metadata"]["uid"]
         with self._bell:
             self._check(f"{name} ({uid})", uid, seen)
+            self.said[name].add(condition(seen, "Succeeded").get("reason", ""))
             if kind == "DELETED":
                 self.objects.pop(name, None)
+                self.deleted.add(name)
             else:
                 self.objects[name] = seen
             self._bell.notify_all()
@@ -170,7 +178,7 @@ class Tape:
         with self._bell:
             return sum(1 for e in self.events if (e.action, e.uid) == ("start", uid))
 
-    def until(self, action: str, uid: str, seconds: float = 60) -> Told:
+    def until(self, action: str, uid: str, seconds: float = 150) -> Told:
         """Wait for an event about a uid."""
         deadline = time.monotonic() + seconds
         with self._bell:
@@ -205,6 +213,8 @@ class Tape:
             command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
         )
         with self._stream as stream:
+            if self._closed:  # While it was begun.
+                stream.kill()
             assert stream.stdout is not None
             for line in stream.stdout:
                 with contextlib.suppress(ValueError):

@@ -54,7 +54,7 @@ class FrontDoor:
             environment = self.world.stack.environment({})
             self.process = subprocess.Popen(argv, stderr=output, stdout=output, env=environment)
         deadline = time.monotonic() + 120
-        while not (found := re.search(r'"port": (\d+)', log.read_text())):
+        while not (found := re.search(r'"port": (\d+)[,}]', log.read_text())):
             assert self.process.poll() is None, log.read_text()
             assert time.monotonic() < deadline, log.read_text()
             time.sleep(0.05)

@@ -96,7 +96,7 @@ def test_the_story_from_an_edit_on_one_node_to_the_same_files_on_the_other(
     row = nodes.kubectl("get", "checkpoint", "saved", "--no-headers").split()
     assert row[:5] == ["saved", "True", "CheckpointReady", "draft", "node-0"]
 
-    nodes.kubectl("delete", "execution", "draft", "--timeout=60s")
+    nodes.kubectl("delete", "execution", "draft", "--timeout=120s")
     drain(nodes, "node-0")
     a_restore(nodes, "copy", workspace={"medium": medium})
     ready(nodes, "copy")
@@ -114,7 +114,7 @@ def test_the_story_from_an_edit_on_one_node_to_the_same_files_on_the_other(
     nodes.patch("execution", "copy", {"spec": {"desiredState": "Terminated"}})
     assert outcome(nodes.finished("copy")) == ("True", "Terminated")
     for kind, name in (("execution", "copy"), ("checkpoint", "saved")):
-        nodes.kubectl("delete", kind, name, "--timeout=60s")
+        nodes.kubectl("delete", kind, name, "--timeout=120s")
     nodes.nothing_left()
 
 
@@ -242,7 +242,7 @@ def test_a_copy_in_an_object_store_outlives_its_node(nodes: World, bucket: Path)
     nodes.delete("checkpoint", "saved")
     nodes.gone("checkpoint", "saved")
     assert files(bucket) == []
-    nodes.kubectl("delete", "executions", "--all", "--timeout=60s")
+    nodes.kubectl("delete", "executions", "--all", "--timeout=120s")
     nodes.stack.start_agent("node-0")
     nodes.stack.register("node-0")
-    eventually(lambda: not copies(nodes, "node-0"), "what came back with the node is removed", 90)
+    eventually(lambda: not copies(nodes, "node-0"), "what came back with the node is removed")

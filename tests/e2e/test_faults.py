@@ -103,6 +103,8 @@ def test_the_agents_are_killed_at(arena: Arena, steps: tuple[tuple[str, ...], ..
         trap.set(*mine)
     with through(arena, tag):
         arena.perform([work for n in (0, 1) for work in mix(NODES[n], f"{tag}-{n}", dice)])
+    for trap in traps:
+        trap.until_sprung()
     for trap, mine in zip(traps, steps, strict=False):
         assert tuple(trap.sprung()) == mine, f"{trap.part} came only to {trap.sprung()}"
     arena.judge()
@@ -124,21 +126,21 @@ def test_the_agents_are_killed_at_what_only_processes_come_to(arena: Arena) -> N
         inside = {"executionRef": {"name": f"room-{node}"}, **ONCE}
         world.process(f"inside-{node}", shell="echo ran >> ran; cat ran", **inside)
     for node in NODES:
-        status = world.finished(f"inside-{node}", 90, "process")
+        status = world.finished(f"inside-{node}", kind="process")
         assert (outcome(status)[1], status["output"]["stdoutTail"]) == ("Succeeded", RAN.decode())
     for node in NODES:
         own = {"template": a_template(nodeSelector={HOST: node}, workspace={"medium": "Disk"})}
         script = "mkdir -p out; echo ran >> out/ran; cat out/ran"
         world.process(f"own-{node}", shell=script, artifacts=[{"glob": "out/*"}], **own, **ONCE)
     for node in NODES:
-        status = world.finished(f"own-{node}", 90, "process")
+        status = world.finished(f"own-{node}", kind="process")
         assert (outcome(status)[1], status["output"]["stdoutTail"]) == ("Succeeded", RAN.decode())
         digest = f"sha256:{hashlib.sha256(RAN).hexdigest()}"
         assert status["artifacts"] == [{"path": "out/ran", "size": len(RAN), "digest": digest}]
     for trap, *steps in zip(traps, OF_PROCESSES[:2], OF_PROCESSES[2:], strict=True):
         assert trap.sprung() == steps
-    world.kubectl("delete", "processes", "--all", "--timeout=60s")
-    world.kubectl("delete", "executions", "--timeout=60s", *(f"room-{node}" for node in NODES))
+    world.kubectl("delete", "processes", "--all", "--timeout=120s")
+    world.kubectl("delete", "executions", "--timeout=120s", *(f"room-{node}" for node in NODES))
     arena.judge()
 
 
@@ -191,6 +193,7 @@ def while_it_ends(arena: Arena) -> None:
         assert process is not None
         process.signal(signal.SIGTERM)
         eventually("it dies of the trap", lambda left=left: len(trap.sprung()) == 2 - left)
+        eventually("it is dead", lambda process=process: not process.alive())
 
 
 def at_a_node(arena: Arena) -> None:
@@ -217,8 +220,8 @@ def at_an_expiry(arena: Arena) -> None:
     """Objects whose time to live is over are deleted once."""
     arena.trap(OPERATOR).set(*both(Effect.OBJECT_DELETE))
     arena.world.execution("brief", "true", ttlSecondsAfterFinished=1)
-    arena.sight.until("brief", bool)
-    arena.sight.until("brief", lambda o: o is None, 90)
+    arena.trap(OPERATOR).until_sprung(120)
+    arena.world.gone("execution", "brief")
 
 
 def at_a_release_by_force(arena: Arena) -> None:
@@ -228,7 +231,7 @@ def at_a_release_by_force(arena: Arena) -> None:
     uid = arena.sight.until("given-up", runs)["metadata"]["uid"]
     arena.world.kubectl("annotate", "execution", "given-up", "isolet.dev/force-release=test")
     arena.world.delete("execution", "given-up")
-    arena.sight.until("given-up", lambda o: o is None, 90)
+    arena.sight.until("given-up", lambda o: o is None)
     kept = [stone for stone in tombstones(arena.world) if stone["uid"] == uid]
     assert [(stone["cause"], stone["detail"]) for stone in kept] == [("Forced", "test")]
 
@@ -270,8 +273,8 @@ def at_a_grant(arena: Arena) -> None:
     a_restore(world, "taker", "gift", **on("node-1"))
     ready(world, "taker")
     assert inside(world, "taker", "cat gift") == "given\n"
-    world.kubectl("delete", "executions", "giver", "taker", "--timeout=60s")
-    world.kubectl("delete", "checkpoint", "gift", "--timeout=60s")
+    world.kubectl("delete", "executions", "giver", "taker", "--timeout=120s")
+    world.kubectl("delete", "checkpoint", "gift", "--timeout=120s")
 
 
 def at_a_pool(arena: Arena) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from isolet_cluster.layout import State
 from isolet_cluster.processes import stopped
-from isolet_stack.stack import NAMESPACE
+from isolet_stack.stack import NAMESPACE, TOKEN_SECONDS
 from tests.e2e.faults_arena import (
     HOST,
     TAIL,
@@ -24,6 +24,7 @@ from tests.e2e.faults_arena import (
     Trap,
     Unix,
     arena_of,
+    ask_agent,
     chance,
     cluster,
     counting,
@@ -60,7 +61,8 @@ def new_credential(world: World) -> str:
     """A token of its own for the next operator, so that the audit log tells it; returns its id."""
     path = world.stack.operator_kubeconfig
     config = json.loads(path.read_text())
-    token = world.stack.kube("create", "token", "isolet-operator", "-n", NAMESPACE).strip()
+    ask = ("create", "token", "isolet-operator", "-n", NAMESPACE, f"--duration={TOKEN_SECONDS}")
+    token = world.stack.kube(*ask).strip()
     config["users"][0]["user"]["token"] = token
     path.write_text(json.dumps(config))
     claims = token.split(".")[1]
@@ -100,7 +102,7 @@ def delete_with(world: World, node: str, uid: str, fence: str) -> tuple[int, str
         return answer.status, answer.read().decode()
 
 
-def leads_anew(world: World, before: str, seconds: float = 60) -> None:
+def leads_anew(world: World, before: str, seconds: float = 150) -> None:
     """Wait until another leads."""
     eventually(
         "another operator leads", lambda: lease_holder(world.stack) not in ("", before), seconds
@@ -193,6 +195,15 @@ def test_the_api_server_dies_and_its_history_is_gone(world: World, tmp_path: Pat
         arena.end_standing()
 
 
+def made_again(world: World, document: dict[str, Any]) -> None:
+    """Apply it as soon as the API server has found its store again, which is back."""
+    ask = ("apply", "-f", "-", "-o", "name")
+    eventually(
+        "the API server writes",
+        lambda: world.kubectl(*ask, stdin=json.dumps(document), check=False).strip(),
+    )
+
+
 def etcd_copied(world: World) -> Path:
     """A copy of etcd's folder as it is now."""
     folder = world.stack.layout.data / "etcd"
@@ -233,12 +244,15 @@ def test_an_etcd_that_went_back_in_time(world: World, tmp_path: Path) -> None:
     with arena_of(world, tmp_path, "operator-0", extra=QUICK) as arena:
         arena.settle_in()
         world.execution("unbound", *counting(4), className=later, output=TAIL)
-        world.execution("bygone", *counting(40), output=TAIL)
-        arena.sight.until("bygone", runs)
+        world.execution("bygone", "sh", "-c", UNTIL_TOLD, output=TAIL)
+        bygone = arena.sight.until("bygone", runs)
+        sandbox = Sandbox.of(world.witness(bygone["spec"]["nodeName"]), bygone["metadata"]["uid"])
         copy = etcd_copied(world)
-        world.apply(a_class(later))
+        made_again(world, a_class(later))
+        world.witness(bygone["spec"]["nodeName"]).docker("exec", sandbox.id, "touch", "/tmp/go")
         before = {
-            name: verdict(arena.sight.until(name, is_finished)) for name in ("unbound", "bygone")
+            name: verdict(arena.sight.until(name, is_finished, 120))
+            for name in ("unbound", "bygone")
         }
         assert {told[:2] for told in before.values()} == {("True", "Succeeded")}
         late = tenants_that_etcd_will_not_know(arena)
@@ -255,9 +269,18 @@ def test_an_etcd_that_went_back_in_time(world: World, tmp_path: Path) -> None:
         for name, sandbox in late.items():
             assert Sandbox.of(world.witness("node-0"), sandbox.uid) == sandbox, name
             world.witness("node-0").docker("rm", "-f", sandbox.id)
+        gone = {sandbox.uid for sandbox in late.values()}
+        eventually("the node forgets them", lambda: not gone & records(world, "node-0"), 180)
         world.kubectl("delete", "executions", *before)
         arena.judge()
         arena.end_standing()
 
 
+def records(world: World, node: str) -> set[str]:
+    """Uids of what a node's agent knows."""
+    found = json.loads(ask_agent(world.stack, node, "/v1/executions"))["executions"]
+    return {record["uid"] for record in found}
+
+
 STOPPED = "OrphanRemovalStopped"
+UNTIL_TOLD = "while [ ! -e /tmp/go ]; do sleep 0.2; done; echo told"

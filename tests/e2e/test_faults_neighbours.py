@@ -56,7 +56,7 @@ class Neighbour:
 
 async def qualified(agent: HTTPAgent) -> None:
     """Wait until the agent serves and takes work."""
-    async with asyncio.timeout(90):
+    async with asyncio.timeout(180):
         while True:
             with contextlib.suppress(errors.Unavailable):
                 if "runsc" in (await agent.node()).runtimes:

@@ -35,7 +35,7 @@ def test_an_execution_is_given_a_sandbox_that_runs_already(pooled: World) -> Non
     since = time.time()
     tail = {"statusTailBytes": 64}
     pooled.execution("warm", "sh", "-c", "echo ran", className="pooled", output=tail)
-    status = pooled.finished("warm", 90)
+    status = pooled.finished("warm")
     assert (outcome(status)[1], status["output"]["stdoutTail"]) == ("Succeeded", "ran\n")
     seen = pooled.get("execution", "warm")
     assert seen is not None
@@ -44,7 +44,7 @@ def test_an_execution_is_given_a_sandbox_that_runs_already(pooled: World) -> Non
     # Positive control: one that asks for other bounds is started on its own.
     bounds = {"cpu": "500m", "memory": "96Mi", "workspace": "16Mi"}
     pooled.execution("cold", "true", className="pooled", resources=bounds)
-    pooled.finished("cold", 90)
+    pooled.finished("cold")
     seen = pooled.get("execution", "cold")
     assert seen is not None
     own = names.container_name(pooled.stack.installation, seen["metadata"]["uid"])

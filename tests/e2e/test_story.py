@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from tests.e2e.looks import a_cheap_life
 from tests.e2e.world import World, a_class, an_execution, condition
 
 FINISHED = ["Scheduled", "Finished", "Succeeded"]
@@ -13,7 +14,7 @@ FINISHED = ["Scheduled", "Finished", "Succeeded"]
 
 def test_a_command_from_apply_to_output(world: World) -> None:
     world.execution("hello", "sh", "-c", "echo hi; echo oops >&2", output={"statusTailBytes": 64})
-    world.kubectl("wait", "--for=condition=Finished", "--timeout=60s", "execution/hello")
+    world.kubectl("wait", "--for=condition=Finished", "--timeout=120s", "execution/hello")
     row = world.kubectl("get", "execution", "hello", "--no-headers").split()
     assert row[:4] == ["hello", "True", "Succeeded", row[3]]
     status = world.finished("hello")
@@ -34,7 +35,7 @@ def test_a_failed_command_is_a_failure_with_its_code(world: World) -> None:
 
 def test_a_session_lives_until_it_is_told_to_end(world: World) -> None:
     world.execution("session", workspace={"medium": "Disk"})
-    world.kubectl("wait", "--for=condition=Ready", "--timeout=60s", "execution/session")
+    world.kubectl("wait", "--for=condition=Ready", "--timeout=120s", "execution/session")
     world.patch("execution", "session", {"spec": {"desiredState": "Terminated"}})
     status = world.finished("session")
     succeeded = next(c for c in status["conditions"] if c["type"] == "Succeeded")
@@ -46,27 +47,18 @@ def test_a_session_lives_until_it_is_told_to_end(world: World) -> None:
 
 
 def test_the_happy_path_costs_four_writes(world: World) -> None:
-    world.execution("cheap", "sh", "-c", "sleep 2")
-    world.finished("cheap")
-    world.delete("execution", "cheap")
-    world.gone("execution", "cheap")
-    operator = "system:serviceaccount:isolet-system:isolet-operator"
-    writes = [
-        entry["verb"]
-        for entry in world.audit()
-        if entry["user"]["username"] == operator
-        and entry["stage"] == "ResponseComplete"
-        and entry["verb"] not in ("get", "list", "watch")
-        and entry["objectRef"].get("namespace") == world.namespace
-    ]
-    assert len(writes) <= 4, writes
+    with a_cheap_life(world, "executions", "cheap"):
+        world.execution("cheap", "sh", "-c", "sleep 2")
+        world.finished("cheap")
+        world.delete("execution", "cheap")
+        world.gone("execution", "cheap")
 
 
 def test_delete_and_apply_again_within_a_second(world: World) -> None:
     since = time.time()
     world.execution("again", "sh", "-c", "echo one; sleep 30", output={"statusTailBytes": 16})
     world.running("again")
-    world.kubectl("delete", "execution", "again", "--wait=true", "--timeout=60s")
+    world.kubectl("delete", "execution", "again", "--wait=true", "--timeout=120s")
     world.execution("again", "sh", "-c", "echo two", output={"statusTailBytes": 16})
     assert world.finished("again")["output"]["stdoutTail"] == "two\n"
     assert len(set(world.starts(since))) == 2
@@ -100,7 +92,7 @@ def test_an_image_that_is_nowhere_fails_in_seconds_and_is_named(world: World) ->
     status = world.finished("nowhere")
     succeeded = next(c for c in status["conditions"] if c["type"] == "Succeeded")
     assert (succeeded["reason"], image in succeeded["message"]) == ("ImageMissing", True)
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < 60
 
 
 def test_work_that_fits_no_node_waits_and_says_what_each_lacks(world: World) -> None:
@@ -110,7 +102,7 @@ def test_work_that_fits_no_node_waits_and_says_what_each_lacks(world: World) -> 
     )
     assert "0/2 nodes" in condition(seen, "Scheduled")["message"]
     world.delete("execution", "big")
-    world.gone("execution", "big", 10)
+    world.gone("execution", "big")
 
 
 def test_namespace_deletion_takes_everything(world: World) -> None:
@@ -131,12 +123,12 @@ def test_deletion_at_any_time(world: World, when: str) -> None:
     if when == "finished":
         world.finished("short")
     world.delete("execution", "short")
-    world.gone("execution", "short", 30)
+    world.gone("execution", "short")
 
 
 def test_the_time_to_live_removes_the_record(world: World) -> None:
     world.execution("brief", "true", ttlSecondsAfterFinished=1)
-    world.gone("execution", "brief", 30)
+    world.gone("execution", "brief")
 
 
 def test_secrets_reach_the_program_and_nothing_else(world: World) -> None:
@@ -171,8 +163,8 @@ def test_secrets_reach_the_program_and_nothing_else(world: World) -> None:
 
 
 def test_an_edit_of_what_runs_is_refused_with_its_field(world: World) -> None:
-    world.execution("fixed", "sleep", "20")
+    world.execution("fixed", "sleep", "600")
     world.running("fixed")
-    changed = an_execution("fixed", "sleep", "21")
+    changed = an_execution("fixed", "sleep", "601")
     assert "command" in world.refused("apply", "-f", "-", stdin=json.dumps(changed))
-    world.patch("execution", "fixed", {"spec": {"activeDeadlineSeconds": 300}})
+    world.patch("execution", "fixed", {"spec": {"activeDeadlineSeconds": 900}})

@@ -38,7 +38,7 @@ class World:
             input=stdin,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=150,
             check=False,
         )
         assert done.returncode != 0, done.stdout
@@ -78,7 +78,7 @@ class World:
         self.apply(a_process(name, **spec))
 
     def until(
-        self, kind: str, name: str, reached: Callable[[Object | None], Any], seconds: float = 90
+        self, kind: str, name: str, reached: Callable[[Object | None], Any], seconds: float = 150
     ) -> Object:
         """Wait until the object is as asked; returns it."""
         deadline = time.monotonic() + seconds
@@ -91,17 +91,17 @@ class World:
                 raise AssertionError(f"{kind}/{name} is not as awaited after {seconds} s: {shown}")
             time.sleep(0.1)
 
-    def finished(self, name: str, seconds: float = 90, kind: str = "execution") -> Object:
+    def finished(self, name: str, seconds: float = 150, kind: str = "execution") -> Object:
         """Wait for the end of an Execution, or of another kind; returns its status."""
         return self.until(kind, name, is_finished, seconds)["status"]
 
-    def running(self, name: str, seconds: float = 90) -> Object:
+    def running(self, name: str, seconds: float = 150) -> Object:
         """Wait until an Execution runs; returns the object."""
         return self.until(
             "execution", name, lambda o: o and o.get("status", {}).get("startTime"), seconds
         )
 
-    def gone(self, kind: str, name: str, seconds: float = 90) -> None:
+    def gone(self, kind: str, name: str, seconds: float = 150) -> None:
         """Wait until there is no such object."""
         self.until(kind, name, lambda o: o is None, seconds)
 
@@ -115,7 +115,7 @@ class World:
         finally:
             # The kinds first and waited for; the namespace itself goes in its own time.
             for kind in ("executions", "processes", "checkpoints"):
-                self.stack.kube("-n", name, "delete", kind, "--all", "--timeout=60s")
+                self.stack.kube("-n", name, "delete", kind, "--all", "--timeout=120s")
             self.stack.kube("delete", "namespace", name, "--wait=false")
 
     # As a witness.
@@ -140,7 +140,7 @@ class World:
             "trees": [p.name for p in (folder / "trees").glob("*")],
         }
 
-    def nothing_left(self, seconds: float = 30) -> None:
+    def nothing_left(self, seconds: float = 150) -> None:
         """Wait until no node has anything of ours."""
         empty: dict[str, list[str]] = {
             "containers": [],
@@ -192,7 +192,7 @@ def an_execution(name: str, *command: str, **spec: Any) -> Object:
         "image": os.environ["ISOLET_IMAGE_SHELL"],
         "resources": {"cpu": "500m", "memory": "64Mi", "workspace": "16Mi"},
         "workspace": {"medium": "Memory"},
-        "activeDeadlineSeconds": 120,
+        "activeDeadlineSeconds": 600,
     }
     if command:
         base["command"] = list(command)
@@ -240,7 +240,7 @@ def a_class(name: str = "test", **spec: Any) -> Object:
             | {"shm": "64Mi", "pids": 512, "output": "64Mi"},
         },
         "env": {"allowSecretRefs": True},
-        "deadlines": {"defaultSeconds": 120, "maximumSeconds": 600},
+        "deadlines": {"defaultSeconds": 600, "maximumSeconds": 3600},
         "workspace": {"defaultRetainSeconds": 0, "maximumRetainSeconds": 600}
         | {"gitRepositories": ["samples/project", "samples/none", "elsewhere"]},
     }

@@ -259,7 +259,7 @@ def at_a_stray(arena: Arena) -> None:
     bury(arena.world, uid, "node-0", time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
     arena.trap(OPERATOR).set(*both(Effect.AGENT_REMOVE_STRAYS))
     arena.world.stack.kill(OPERATOR)
-    arena.trap(OPERATOR).until_sprung(150)
+    arena.trap(OPERATOR).until_sprung(300)
 
 
 def at_a_grant(arena: Arena) -> None:
@@ -284,11 +284,11 @@ def at_a_pool(arena: Arena) -> None:
     images = {"allowed": [image], "default": image}
     arena.world.apply(a_class("pooled", images=images, warmPool={"size": 1}))
     for node in NODES:
-        arena.world.until("executionnode", node, lambda o: pooled(o) == [("pooled", 1)], 150)
+        arena.world.until("executionnode", node, lambda o: pooled(o) == [("pooled", 1)], 300)
     trap.until_sprung()
     arena.world.delete("executionclass", "pooled")
     for node in NODES:
-        arena.world.until("executionnode", node, lambda o: not pooled(o), 150)
+        arena.world.until("executionnode", node, lambda o: not pooled(o), 300)
 
 
 def pooled(node: Object | None) -> list[tuple[str, int]]:

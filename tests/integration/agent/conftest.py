@@ -11,6 +11,7 @@ import pytest_asyncio
 
 from isolet.agent import deadlines
 from isolet.agent.deadline_book import DeadlineBook
+from isolet.agent.engine.api import Timeouts
 from isolet.agent.engine.docker import DockerEngine
 from isolet.agent.host import ExecutionHost
 from isolet.agent.policy import model as policy_model
@@ -66,13 +67,14 @@ class Node:
         self.policy = policy_model.default(
             policy_model.NodeFacts(cpus=64, memory_bytes=20 << 30, disk_bytes=20 << 30)
         )
+        self.timeouts = Timeouts()
         self.service: Service | None = None
         self.engine: DockerEngine | None = None
         self.store: SQLiteStore | None = None
         self._closers: list[object] = []
 
     async def open(self) -> Service:
-        engine = DockerEngine(self.socket, installation=self.installation)
+        engine = DockerEngine(self.socket, installation=self.installation, timeouts=self.timeouts)
         store = await SQLiteStore.open(self.root / "state")
         disks = DiskWorkspaces(self.root / "disks")
         await disks.prepare()

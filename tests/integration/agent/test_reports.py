@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
+from isolet.agent.engine.api import Timeouts
 from isolet.agent.engine.base import EngineInfo
 from isolet.agent.host import ExecutionHost
 from isolet.agent.service.qualify import Qualifier, runtime_problem
@@ -428,11 +429,19 @@ async def test_k05_empty_and_telling_names_are_the_users_own(host, spec, monkeyp
 # Behind a proxy: an engine that hangs, drops answers, or falls silent.
 
 
+@pytest.fixture
+def timeouts() -> Timeouts:
+    return Timeouts()
+
+
 @pytest_asyncio.fixture(loop_scope="module")
-async def behind(socket: str, tmp_path: Path) -> AsyncIterator[tuple[Node, Proxy]]:
+async def behind(
+    socket: str, tmp_path: Path, timeouts: Timeouts
+) -> AsyncIterator[tuple[Node, Proxy]]:
     proxy = Proxy(tmp_path / "s", socket)
     await proxy.start()
     node = Node(str(tmp_path / "s"), tmp_path)
+    node.timeouts = timeouts
     await node.open()
     yield node, proxy
     await clear(node)
@@ -448,19 +457,29 @@ async def cut(proxy: Proxy) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
+# So patient that whoever waits for the answer that does not come is seen to.
+@pytest.mark.parametrize("timeouts", [Timeouts(read=600.0)], ids=["patient"])
 async def test_a03_i08_one_container_that_hangs_holds_up_no_other(behind, spec):
     node, proxy = behind
     host = ExecutionHost(node.service)
     await host.provision(spec(), uid="stuck")
-    container = container_of(Witness(proxy.upstream), "stuck")
-    rule = proxy.rule(f"GET /v[0-9.]+/containers/({container}|isolet-).*/json", "hang", times=1)
+    witness = Witness(proxy.upstream)
+    container = container_of(witness, "stuck")
+    name = witness.inspect(container)["Name"].removeprefix("/")
+    rule = proxy.rule(f"GET /v[0-9.]+/containers/({container}|{name})/json", "hang", times=1 << 30)
+    ending = asyncio.create_task(host.terminate("stuck"))
+    async with asyncio.timeout(60):
+        while not rule.struck:
+            await asyncio.sleep(0.05)
     for number in range(3):
         await host.provision(spec("true"), uid=f"other-{number}")
         began = time.monotonic()
         assert (await host.wait(f"other-{number}")).outcome.exit_code == 0
         assert time.monotonic() - began < 60
-    assert rule.struck <= 1
-    assert (await host.terminate("stuck")).nothing_left
+    assert not ending.done(), "it hangs still"
+    rule.times = 0
+    await cut(proxy)
+    assert (await ending).nothing_left
 
 
 async def test_i02_a_create_whose_answer_is_lost_makes_one_container(behind, spec):

@@ -81,16 +81,6 @@ class World:
         return self.cluster.objects["Execution", "ns", "hello"]
 
 
-@pytest.fixture
-async def world():
-    world = World()
-    world.clock.advance(120)  # the leader is older than the objects of the tests
-    world.lead()
-    await world.start("n1")
-    yield world
-    await world.operator.close()
-
-
 async def test_the_binding_is_stored_before_the_agent_is_asked_and_is_the_only_write(world):
     uid = await world.create()
     world.cluster.faults = [None, errors.Unavailable("busy")]  # namespace read, then the patch

@@ -1,24 +1,11 @@
 """Passes over Processes on an API server and an agent in memory: the shell around the plans."""
 
-import pytest
-
 from fakes.agent import IMAGE
 from isolet.operator.kube import PROCESSES, Key
 from tests.unit.api.objects import DROP, a_process
-from tests.unit.operator.test_passes import World
 
 KEY = Key("Process", "ns", "job")
 TEMPLATE = {"className": "standard", "image": IMAGE}
-
-
-@pytest.fixture
-async def world():
-    world = World()
-    world.clock.advance(120)  # the leader is older than the objects of the tests
-    world.lead()
-    await world.start("n1")
-    yield world
-    await world.operator.close()
 
 
 async def create(world, **spec):

@@ -13,20 +13,9 @@ from isolet.base import errors
 from isolet.operator.kube import CHECKPOINTS, EXECUTIONS, NODES, PROCESSES, Key
 from isolet.plan.binding import ANNOTATION, Binding, Inside
 from tests.unit.api.objects import DROP, a_checkpoint, a_node, a_process, an_execution
-from tests.unit.operator.test_passes import World
 
 SESSION, JOB = Key("Execution", "ns", "hello"), Key("Process", "ns", "job")
 SAVED = Key("Checkpoint", "ns", "saved")
-
-
-@pytest.fixture
-async def world():
-    world = World()
-    world.clock.advance(120)  # the leader is older than the objects of the tests
-    world.lead()
-    await world.start("n1")
-    yield world
-    await world.operator.close()
 
 
 def unseen(world, kind, body):
